@@ -1,0 +1,31 @@
+// The two FP8 casts of 32 values: contract sections 7 (attention output) and 11 (MXFP8).
+#pragma once
+
+#include "format/kv_record.hpp"
+
+namespace megamla::format {
+
+constexpr int kCastGroup = 32;
+constexpr uint8_t kZeroGroupScale = 105;  // of an all-zero group of the attention output: ceil(log2(1e-4 / 448)) + 127
+
+// amax floored at 1e-4; NaN values become 0x7f and do not count for the maximum.
+MEGAMLA_HD constexpr uint8_t cast_output_group(const float* x, uint8_t* data) {
+  const float largest = detail::amax(x, kCastGroup);
+  const float bounded = largest > kAmaxFloor ? largest : kAmaxFloor;
+  const int e = detail::is_finite(bounded) ? group_exponent(bounded) : 120;
+  const float factor = inverse_power_of_two(e);
+  for (int i = 0; i < kCastGroup; ++i) data[i] = float_to_e4m3(x[i] * factor);
+  return static_cast<uint8_t>(e + 127);
+}
+
+// No floor but the exponent's: an all-zero group has byte 0 and data 0. x holds bf16 values.
+MEGAMLA_HD constexpr uint8_t cast_mxfp8_group(const float* x, uint8_t* data) {
+  const float largest = detail::amax(x, kCastGroup);
+  const int e = detail::is_finite(largest) ? group_exponent(largest) : 120;
+  // 2^127 is the largest factor that an fp32 holds: x * 2^-e in one exact step.
+  const float factor = e == -127 ? 0x1p127F : inverse_power_of_two(e);
+  for (int i = 0; i < kCastGroup; ++i) data[i] = float_to_e4m3(x[i] * factor);
+  return static_cast<uint8_t>(e + 127);
+}
+
+}  // namespace megamla::format
