@@ -42,6 +42,8 @@ typedef struct megamla_prefill_chunk_plan_params {
   int64_t max_num_batched_tokens;
 } megamla_prefill_chunk_plan_params;
 
+/* Fills a struct with zeros, its size, chunk_size 4 and window 128. */
+MEGAMLA_API void megamla_prefill_chunk_plan_init(megamla_prefill_chunk_plan_params* params);
 /* chunks: room for num_requests entries; *num_chunks: how many were written. */
 MEGAMLA_API megamla_status megamla_prefill_chunk_plan(const megamla_prefill_chunk_plan_params* params,
                                                       megamla_prefill_chunk* chunks, int64_t* num_chunks);

@@ -1,0 +1,13 @@
+# Flags of MegaMLA's own targets: an interface library, never installed.
+add_library(megamla_options INTERFACE)
+target_compile_options(
+  megamla_options
+  INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Wold-style-cast>
+            $<$<AND:$<BOOL:${MEGAMLA_WERROR}>,$<COMPILE_LANGUAGE:CXX>>:-Werror>
+            # Rounded results are part of the contract: a product and a sum fuse only where the source says std::fma.
+            $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
+if(MEGAMLA_SANITIZE)
+  target_compile_options(megamla_options INTERFACE -fsanitize=${MEGAMLA_SANITIZE} -fno-sanitize-recover=all
+                                                   -fno-omit-frame-pointer)
+  target_link_options(megamla_options INTERFACE -fsanitize=${MEGAMLA_SANITIZE})
+endif()

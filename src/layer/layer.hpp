@@ -1,0 +1,46 @@
+// MegaAttentionLayer: include/megamla/layer.h tells what it is; the data flow is in forward.cpp, attention in segments.cpp.
+#pragma once
+
+#include "layer/config.hpp"
+#include "layer/step.hpp"
+#include "layer/weights.hpp"
+
+namespace megamla::layer {
+
+class MegaAttentionLayer {
+ public:
+  MegaAttentionLayer(const megamla_layer_config& config, megamla_device device);
+
+  Status load(std::span<const megamla_named_tensor> tensors) { return loader_.load(tensors); }
+  Status forward(const megamla_forward_params& params, const megamla_exec& exec) const;
+  Status workspace_size(megamla_device device, int64_t num_threads, int64_t* bytes) const;
+
+  const megamla_layer_config& config() const { return config_; }
+  const WeightLoader& loader() const { return loader_; }
+
+ private:
+  struct Run;  // one forward call: parameters, plan, views
+
+  Status warm_up(const megamla_forward_params& params, const megamla_exec& exec) const;
+  Status project_in(Run& run) const;
+  Status write_caches(Run& run) const;
+  Status list_keys(Run& run) const;
+  Status prefill_segment(Run& run) const;
+  Status prefill_chunk(Run& run, size_t chunk) const;
+  Status gather_chunk(Run& run, size_t chunk, const megamla_tensor& rows, bool compressed_intact) const;
+  Status decode_segment(Run& run, int64_t begin, int64_t end) const;
+  Status project_out(Run& run) const;
+  void fill_padding(Run& run) const;
+
+  megamla_layer_config config_;
+  megamla_device device_;
+  int64_t heads_;
+  int64_t groups_;
+  WeightLoader loader_;
+};
+
+}  // namespace megamla::layer
+
+struct megamla_layer : megamla::layer::MegaAttentionLayer {
+  using megamla::layer::MegaAttentionLayer::MegaAttentionLayer;
+};

@@ -1,0 +1,146 @@
+#include "layer/step.hpp"
+
+#include <algorithm>
+
+#include "core/validate.hpp"
+#include "format/kv_record.hpp"
+#include "layer/call.hpp"
+#include "layer/config.hpp"
+
+namespace megamla::layer {
+namespace {
+
+constexpr const char* kOp = "forward";
+
+Status check_taps(const megamla_layer_config& c, const megamla_layer_taps& taps, int64_t tokens) {
+  constexpr auto kWrite = Validator::Access::kWrite;
+  const int64_t heads = c.num_heads / c.tp_size;
+  const int64_t groups = c.o_groups / c.tp_size;
+  Validator v(kOp, -1);
+  v.optional_tensor("taps.qr", taps.qr, {MEGAMLA_BF16}, {tokens, c.q_lora_rank}, 0, kWrite);
+  v.optional_tensor("taps.latent", taps.latent, {MEGAMLA_BF16}, {tokens, c.head_dim}, 0, kWrite);
+  v.optional_tensor("taps.compressed_latent", taps.compressed_latent, {MEGAMLA_BF16}, {tokens, c.head_dim}, 0, kWrite);
+  v.optional_tensor("taps.q", taps.q, {MEGAMLA_BF16}, {tokens, heads, c.head_dim}, 0, kWrite);
+  v.optional_tensor("taps.lse", taps.lse, {MEGAMLA_F32}, {tokens, heads}, 0, kWrite);
+  v.require(present(taps.pair) == present(taps.pair_scale), "taps.pair, taps.pair_scale", "both or none", "one of them");
+  if (present(taps.pair)) v.output_pair("taps.pair", taps.pair, "taps.pair_scale", taps.pair_scale, tokens, groups, kWrite);
+  v.optional_tensor("taps.z", taps.z, {MEGAMLA_BF16}, {tokens, groups, c.o_lora_rank}, 0, kWrite);
+  if (c.quantize_z != 0) v.absent("taps.z", taps.z, "z is MXFP8 in this layer");
+  return v.status();
+}
+
+Status check_metadata(const megamla_layer_config& c, const megamla_forward_params& p, const megamla_step_metadata& m) {
+  constexpr int64_t kAny = Validator::kAny;
+  const int64_t tokens = p.x.shape[0];
+  const bool source = role_of(c) == MEGAMLA_ROLE_KV_SOURCE;
+  Validator v(kOp, -1);
+  v.tensor("seq_lens", m.seq_lens, {MEGAMLA_I32}, {kAny}, 0);
+  if (!v.ok()) return v.status();
+  const int64_t requests = m.seq_lens.shape[0];
+  v.range("requests", requests, 0, c.max_num_requests);
+  v.tensor("query_start_loc", m.query_start_loc, {MEGAMLA_I32}, {requests + 1}, 0);
+  v.tensor("positions", m.positions, {MEGAMLA_I32, MEGAMLA_I64}, {tokens}, 1);
+  v.tensor("slot_mapping", m.slot_mapping, {MEGAMLA_I64}, {tokens}, 1);
+  v.tensor("window_table", m.window_table, {MEGAMLA_I32}, {requests, kAny}, 1);
+  if (c.compress_ratio > 0) v.tensor("compressed_table", m.compressed_table, {MEGAMLA_I32}, {requests, kAny}, 1);
+  if (source) v.tensor("compressed_slot_mapping", m.compressed_slot_mapping, {MEGAMLA_I64}, {tokens}, 1);
+  if (source && c.compress_ratio == 2) v.tensor("state_block", m.state_block, {MEGAMLA_I32}, {requests}, 1);
+  if (c.compress_ratio > 0) v.optional_tensor("topk", m.topk, {MEGAMLA_I32}, {tokens, c.index_topk}, 1);
+  return v.status();
+}
+
+// A chunk is gathered where its rows, written once, cost less than what its tokens would dequantise themselves: at most half of the keys that
+// they read (docs/design.md, "Prefill path").
+bool gather_chunk(const megamla_layer_config& c, const megamla_prefill_chunk& chunk, int64_t tokens) {
+  if (c.prefill_path != MEGAMLA_PREFILL_AUTO) return c.prefill_path == MEGAMLA_PREFILL_GATHERED;
+  const int64_t keys = std::min(chunk.n, c.compress_ratio > 0 ? c.index_topk : 0) + c.window;
+  return 2 * (chunk.end - chunk.start) * chunk.m <= tokens * keys;
+}
+
+Status check_lengths(const megamla_layer_config& c, const megamla_step_metadata& m, int64_t tokens,
+                     std::vector<int32_t>* query_lens) {
+  const int64_t requests = m.seq_lens.shape[0];
+  if (at<const int32_t>(m.query_start_loc, 0) != 0) {
+    return invalid_argument("forward: query_start_loc[0]: expected 0, got {}", at<const int32_t>(m.query_start_loc, 0));
+  }
+  for (int64_t r = 0; r < requests; ++r) {
+    const int64_t begin = at<const int32_t>(m.query_start_loc, r);
+    const int64_t end = at<const int32_t>(m.query_start_loc, r + 1);
+    const int64_t seq_len = at<const int32_t>(m.seq_lens, r);
+    if (end < begin || end > tokens) {
+      return invalid_argument("forward: query_start_loc[{}]: expected a value in [{}, {}], got {}", r + 1, begin, tokens, end);
+    }
+    if (seq_len < end - begin || seq_len > c.max_model_len) {
+      return invalid_argument("forward: seq_lens[{}]: expected a value in [{} (new tokens), {} (max_model_len)], got {}", r,
+                              end - begin, c.max_model_len, seq_len);
+    }
+    query_lens->push_back(static_cast<int32_t>(end - begin));
+  }
+  return {};
+}
+
+}  // namespace
+
+Status check_forward(const megamla_layer_config& c, const megamla_forward_params& p) {
+  constexpr int64_t kAny = Validator::kAny;
+  Validator v(kOp, -1);
+  v.require(p.workspace != nullptr, "workspace", "a workspace", "NULL");
+  v.tensor("x", p.x, {MEGAMLA_BF16}, {kAny, c.hidden_size}, 1);
+  if (!v.ok()) return v.status();
+  v.range("tokens", p.x.shape[0], 0, c.max_num_batched_tokens);
+  v.tensor("y", p.y, {MEGAMLA_BF16, MEGAMLA_F32}, {p.x.shape[0], c.hidden_size}, 1, Validator::Access::kWrite);
+  v.no_overlap("y", p.y, "x", p.x);
+  MEGAMLA_RETURN_IF_ERROR(v.status());
+  if (p.metadata == nullptr) return {};
+  v.tensor("cos_sin", p.cos_sin, {MEGAMLA_F32}, {kAny, format::kRopeDim}, 1);
+  v.cache("window", p.window, {static_cast<megamla_kv_format>(c.window_format)});
+  if (c.compress_ratio > 0) v.cache("compressed", p.compressed, {static_cast<megamla_kv_format>(c.compressed_format)});
+  if (role_of(c) == MEGAMLA_ROLE_KV_SOURCE && c.compress_ratio == 2) {
+    v.tensor("compressor_state", p.compressor_state, {MEGAMLA_F32}, {kAny, kAny, 2 * c.head_dim}, 0);
+  }
+  MEGAMLA_RETURN_IF_ERROR(v.status());
+  MEGAMLA_RETURN_IF_ERROR(check_metadata(c, p, *p.metadata));
+  return p.taps == nullptr ? Status{} : check_taps(c, *p.taps, p.x.shape[0]);
+}
+
+Status plan_step(const megamla_layer_config& c, const megamla_forward_params& p, Step* step) {
+  const megamla_step_metadata& m = *p.metadata;
+  step->tokens = p.x.shape[0];
+  step->requests = m.seq_lens.shape[0];
+  std::vector<int32_t> query_lens;
+  MEGAMLA_RETURN_IF_ERROR(check_lengths(c, m, step->tokens, &query_lens));
+  step->real_tokens = at<const int32_t>(m.query_start_loc, step->requests);
+  MEGAMLA_RETURN_IF_ERROR(
+      call(megamla_split_batch(query_lens.data(), step->requests, 1 + c.num_speculative_tokens, &step->split)));
+
+  const int64_t first_prefill = step->split.num_decodes;
+  megamla_prefill_chunk_plan_params plan{};
+  plan.struct_size = sizeof(plan);
+  plan.seq_lens = data<const int32_t>(m.seq_lens) + first_prefill;
+  plan.query_lens = query_lens.data() + first_prefill;
+  plan.num_requests = step->split.num_prefills;
+  plan.compress_ratio = c.compress_ratio;
+  plan.has_compressed = c.compress_ratio > 0 ? 1 : 0;
+  plan.chunk_size = c.prefill_chunk_size;
+  plan.window = c.window;
+  plan.max_model_len = c.max_model_len;
+  plan.max_num_batched_tokens = c.max_num_batched_tokens;
+  std::vector<megamla_prefill_chunk> chunks(static_cast<size_t>(plan.num_requests));
+  int64_t count = 0;
+  MEGAMLA_RETURN_IF_ERROR(call(megamla_prefill_chunk_plan(&plan, chunks.data(), &count)));
+
+  step->listed_requests = first_prefill;
+  for (int64_t i = 0; i < count; ++i) {
+    const megamla_prefill_chunk& rows = chunks[static_cast<size_t>(i)];
+    const int64_t first = first_prefill + rows.start;
+    const int64_t begin = at<const int32_t>(m.query_start_loc, first);
+    const int64_t end = at<const int32_t>(m.query_start_loc, first_prefill + rows.end);
+    const bool gathered = gather_chunk(c, rows, end - begin);
+    step->chunks.push_back({rows, first, begin, end - begin, gathered});
+    if (!gathered) step->listed_requests = first_prefill + rows.end;
+  }
+  step->listed_tokens = at<const int32_t>(m.query_start_loc, step->listed_requests);
+  return {};
+}
+
+}  // namespace megamla::layer
