@@ -9,6 +9,8 @@
 namespace megamla {
 namespace {
 
+__extension__ using Wide = __int128;  // sums of products of 64-bit extents and strides
+
 std::string list(const int64_t* values, int count) {
   std::string text = "[";
   for (int i = 0; i < count; ++i) text += fmt::format("{}{}", i > 0 ? ", " : "", values[i]);
@@ -37,9 +39,9 @@ bool is_empty(const megamla_tensor& t) {
 
 // One past the last element's offset, in elements; -1 if 64 bits (in bytes) do not hold it.
 int64_t extent_elements(const megamla_tensor& t) {
-  __int128 last = 0;
-  for (int d = 0; d < t.ndim; ++d) last += static_cast<__int128>(t.shape[d] - 1) * t.stride[d];
-  const __int128 limit = std::numeric_limits<int64_t>::max() / 8 - 1;
+  Wide last = 0;
+  for (int d = 0; d < t.ndim; ++d) last += static_cast<Wide>(t.shape[d] - 1) * t.stride[d];
+  const Wide limit = std::numeric_limits<int64_t>::max() / 8 - 1;
   return last > limit ? -1 : static_cast<int64_t>(last + 1);
 }
 
@@ -54,10 +56,10 @@ bool self_overlaps(const megamla_tensor& t) {
     for (; at > 0 && t.stride[order[at - 1]] > t.stride[d]; --at) order[at] = order[at - 1];
     order[at] = d;
   }
-  __int128 reach = 1;
+  Wide reach = 1;
   for (int i = 0; i < count; ++i) {
     if (t.stride[order[i]] < reach) return true;
-    reach += static_cast<__int128>(t.shape[order[i]] - 1) * t.stride[order[i]];
+    reach += static_cast<Wide>(t.shape[order[i]] - 1) * t.stride[order[i]];
   }
   return false;
 }

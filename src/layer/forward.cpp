@@ -1,9 +1,10 @@
 // The data flow of contract section 12, around the attention segments.
-#include <cmath>
+#include <algorithm>
 #include <cstring>
 #include <limits>
 
 #include "format/chunked.hpp"
+#include "format/kv_record.hpp"
 #include "layer/run.hpp"
 #include "layer/variants.hpp"
 #include "megamla/block_scaled_linear.h"
@@ -39,7 +40,8 @@ megamla_tensor with_group(megamla_tensor t) {
   return t;
 }
 
-Status rms_norm(const megamla_tensor& x, const Buffer& weight, float eps, const megamla_tensor& y, const megamla_exec& exec) {
+Status rms_norm(const megamla_tensor& x, const Buffer& weight, float eps, const megamla_tensor& y,
+                const megamla_exec& exec) {
   megamla_rms_norm_params p;
   megamla_rms_norm_init(&p);
   p.eps = eps;
@@ -115,8 +117,8 @@ Status MegaAttentionLayer::forward(const megamla_forward_params& params, const m
   MEGAMLA_RETURN_IF_ERROR(plan_step(config_, params, &run.step));
   int64_t op_bytes = 0;
   const Step& step = run.step;
-  MEGAMLA_RETURN_IF_ERROR(op_workspace_size(config_, static_cast<megamla_device>(exec.device), exec.num_threads, step.tokens,
-                                            &op_bytes));
+  MEGAMLA_RETURN_IF_ERROR(
+      op_workspace_size(config_, static_cast<megamla_device>(exec.device), exec.num_threads, step.tokens, &op_bytes));
   int64_t gathered_rows = 0;
   for (const PrefillChunk& chunk : step.chunks) {
     if (chunk.gathered) gathered_rows = std::max(gathered_rows, (chunk.rows.end - chunk.rows.start) * chunk.rows.m);
@@ -161,11 +163,12 @@ Status MegaAttentionLayer::project_in(Run& run) const {
   const StepViews& v = run.views;
   const megamla_tensor x = run.real(run.params.x);
   const megamla_tensor qr_c = run.real(v.qr_c);
-  MEGAMLA_RETURN_IF_ERROR(linear(with_group(x), w.wqa_wkv, &w.wqa_wkv_scale, MEGAMLA_LINEAR_WEIGHT_BLOCK_32,
-                                 with_group(qr_c), run.exec));
-  MEGAMLA_RETURN_IF_ERROR(rms_norm(columns(qr_c, 0, config_.q_lora_rank), w.q_norm, config_.rms_norm_eps, run.real(v.qr), run.exec));
-  MEGAMLA_RETURN_IF_ERROR(rms_norm(columns(qr_c, config_.q_lora_rank, config_.head_dim), w.kv_norm, config_.rms_norm_eps,
-                                   run.real(v.latent), run.exec));
+  MEGAMLA_RETURN_IF_ERROR(
+      linear(with_group(x), w.wqa_wkv, &w.wqa_wkv_scale, MEGAMLA_LINEAR_WEIGHT_BLOCK_32, with_group(qr_c), run.exec));
+  MEGAMLA_RETURN_IF_ERROR(
+      rms_norm(columns(qr_c, 0, config_.q_lora_rank), w.q_norm, config_.rms_norm_eps, run.real(v.qr), run.exec));
+  MEGAMLA_RETURN_IF_ERROR(rms_norm(columns(qr_c, config_.q_lora_rank, config_.head_dim), w.kv_norm,
+                                   config_.rms_norm_eps, run.real(v.latent), run.exec));
   // wq_b's rows are in chunked order, so its outputs are chunked queries.
   MEGAMLA_RETURN_IF_ERROR(linear(with_group(run.real(v.qr)), w.wq_b, &w.wq_b_scale, MEGAMLA_LINEAR_WEIGHT_ROW_32,
                                  with_group(flatten(run.real(v.q))), run.exec));

@@ -1,4 +1,5 @@
-// MegaAttentionLayer: include/megamla/layer.h tells what it is; the data flow is in forward.cpp, attention in segments.cpp.
+// MegaAttentionLayer: include/megamla/layer.h tells what it is; the data flow is in forward.cpp, attention in
+// segments.cpp.
 #pragma once
 
 #include "layer/config.hpp"

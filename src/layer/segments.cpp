@@ -1,5 +1,5 @@
-// The two attention segments of a step: prefill (gathered rows, or straight from the pages) and decode. Both write disjoint token ranges of
-// the one output pair.
+// The two attention segments of a step: prefill (gathered rows, or straight from the pages) and decode. Both write
+// disjoint token ranges of the one output pair.
 #include <algorithm>
 
 #include "format/chunked.hpp"
@@ -24,7 +24,6 @@ uint64_t retained_key(int64_t kv_source, uint64_t step_id, size_t chunk) {
 megamla_tensor top_k(const megamla_step_metadata& metadata, const StepViews& views) {
   return present(metadata.topk) ? metadata.topk : views.topk;
 }
-
 
 }  // namespace
 
@@ -72,8 +71,9 @@ Status MegaAttentionLayer::list_keys(Run& run) const {
 Status MegaAttentionLayer::prefill_segment(Run& run) const {
   for (size_t i = 0; i < run.step.chunks.size(); ++i) {
     const PrefillChunk& chunk = run.step.chunks[i];
-    MEGAMLA_RETURN_IF_ERROR(chunk.gathered ? prefill_chunk(run, i)
-                                           : decode_segment(run, chunk.first_token, chunk.first_token + chunk.num_tokens));
+    MEGAMLA_RETURN_IF_ERROR(chunk.gathered
+                                ? prefill_chunk(run, i)
+                                : decode_segment(run, chunk.first_token, chunk.first_token + chunk.num_tokens));
   }
   return {};
 }
@@ -106,7 +106,8 @@ Status MegaAttentionLayer::decode_segment(Run& run, int64_t begin, int64_t end) 
 }
 
 // Both caches' rows of the chunk's requests: compressed rows from row 0, window rows from row N of each request.
-Status MegaAttentionLayer::gather_chunk(Run& run, size_t index, const megamla_tensor& rows, bool compressed_intact) const {
+Status MegaAttentionLayer::gather_chunk(Run& run, size_t index, const megamla_tensor& rows,
+                                        bool compressed_intact) const {
   const PrefillChunk& chunk = run.step.chunks[index];
   const int64_t first = chunk.first_request;
   const int64_t last = first + chunk.rows.end - chunk.rows.start;
@@ -123,6 +124,13 @@ Status MegaAttentionLayer::gather_chunk(Run& run, size_t index, const megamla_te
     gather.seq_lens = lens;
     gather.block_table = slice(m.compressed_table, first, last);
     MEGAMLA_RETURN_IF_ERROR(call(megamla_kv_gather(&gather, &run.exec)));
+  }
+  // A listed request in front of this chunk moves the window rows' lengths out of swa_metadata's outputs: they are
+  // cheap to state here.
+  for (int64_t r = first; r < last; ++r) {
+    const int32_t query_len = at<const int32_t>(m.query_start_loc, r + 1) - at<const int32_t>(m.query_start_loc, r);
+    const int32_t prefix = at<const int32_t>(m.seq_lens, r) - query_len;
+    at<int32_t>(run.views.gather_lens, r) = query_len + std::min(prefix, static_cast<int32_t>(config_.window) - 1);
   }
   gather.cache = run.params.window;
   gather.seq_lens = slice(m.seq_lens, first, last);

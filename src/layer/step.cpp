@@ -22,8 +22,10 @@ Status check_taps(const megamla_layer_config& c, const megamla_layer_taps& taps,
   v.optional_tensor("taps.compressed_latent", taps.compressed_latent, {MEGAMLA_BF16}, {tokens, c.head_dim}, 0, kWrite);
   v.optional_tensor("taps.q", taps.q, {MEGAMLA_BF16}, {tokens, heads, c.head_dim}, 0, kWrite);
   v.optional_tensor("taps.lse", taps.lse, {MEGAMLA_F32}, {tokens, heads}, 0, kWrite);
-  v.require(present(taps.pair) == present(taps.pair_scale), "taps.pair, taps.pair_scale", "both or none", "one of them");
-  if (present(taps.pair)) v.output_pair("taps.pair", taps.pair, "taps.pair_scale", taps.pair_scale, tokens, groups, kWrite);
+  v.require(present(taps.pair) == present(taps.pair_scale), "taps.pair, taps.pair_scale", "both or none",
+            "one of them");
+  if (present(taps.pair))
+    v.output_pair("taps.pair", taps.pair, "taps.pair_scale", taps.pair_scale, tokens, groups, kWrite);
   v.optional_tensor("taps.z", taps.z, {MEGAMLA_BF16}, {tokens, groups, c.o_lora_rank}, 0, kWrite);
   if (c.quantize_z != 0) v.absent("taps.z", taps.z, "z is MXFP8 in this layer");
   return v.status();
@@ -49,8 +51,8 @@ Status check_metadata(const megamla_layer_config& c, const megamla_forward_param
   return v.status();
 }
 
-// A chunk is gathered where its rows, written once, cost less than what its tokens would dequantise themselves: at most half of the keys that
-// they read (docs/design.md, "Prefill path").
+// A chunk is gathered where its rows, written once, cost less than what its tokens would dequantise themselves: at most
+// half of the keys that they read (docs/design.md, "Prefill path").
 bool gather_chunk(const megamla_layer_config& c, const megamla_prefill_chunk& chunk, int64_t tokens) {
   if (c.prefill_path != MEGAMLA_PREFILL_AUTO) return c.prefill_path == MEGAMLA_PREFILL_GATHERED;
   const int64_t keys = std::min(chunk.n, c.compress_ratio > 0 ? c.index_topk : 0) + c.window;
@@ -68,11 +70,13 @@ Status check_lengths(const megamla_layer_config& c, const megamla_step_metadata&
     const int64_t end = at<const int32_t>(m.query_start_loc, r + 1);
     const int64_t seq_len = at<const int32_t>(m.seq_lens, r);
     if (end < begin || end > tokens) {
-      return invalid_argument("forward: query_start_loc[{}]: expected a value in [{}, {}], got {}", r + 1, begin, tokens, end);
+      return invalid_argument("forward: query_start_loc[{}]: expected a value in [{}, {}], got {}", r + 1, begin,
+                              tokens, end);
     }
     if (seq_len < end - begin || seq_len > c.max_model_len) {
-      return invalid_argument("forward: seq_lens[{}]: expected a value in [{} (new tokens), {} (max_model_len)], got {}", r,
-                              end - begin, c.max_model_len, seq_len);
+      return invalid_argument(
+          "forward: seq_lens[{}]: expected a value in [{} (new tokens), {} (max_model_len)], got {}", r, end - begin,
+          c.max_model_len, seq_len);
     }
     query_lens->push_back(static_cast<int32_t>(end - begin));
   }

@@ -1,4 +1,5 @@
-// One step as the layer sees it: checked metadata, the decode/prefill split, the prefill chunks, and the workspace views.
+// One step as the layer sees it: checked metadata, the decode/prefill split, the prefill chunks, and the workspace
+// views.
 #pragma once
 
 #include <vector>
@@ -25,7 +26,8 @@ struct Step {
   int64_t requests = 0;
   megamla_batch_split split{};
   std::vector<PrefillChunk> chunks;
-  int64_t listed_requests = 0;  // requests (from the first) whose tokens get slot lists: decodes, and prefills read from the pages
+  int64_t listed_requests =
+      0;  // requests (from the first) whose tokens get slot lists: decodes, and prefills read from the pages
   int64_t listed_tokens = 0;
 };
 
@@ -38,26 +40,26 @@ int64_t max_gathered_rows(const megamla_layer_config& config);
 
 // What a step keeps in the head of the workspace. Views have as many rows as the limits given to lay_out.
 struct StepViews {
-  megamla_tensor qr_c;            // BF16 [T, q_lora + 512]
-  megamla_tensor qr;              // BF16 [T, q_lora]
-  megamla_tensor latent;          // BF16 [T, 512]
-  megamla_tensor q;               // BF16 [T, H, 512] chunked
-  megamla_tensor kv_score;        // F32 [T, 512 * ratio]; sources
+  megamla_tensor qr_c;               // BF16 [T, q_lora + 512]
+  megamla_tensor qr;                 // BF16 [T, q_lora]
+  megamla_tensor latent;             // BF16 [T, 512]
+  megamla_tensor q;                  // BF16 [T, H, 512] chunked
+  megamla_tensor kv_score;           // F32 [T, 512 * ratio]; sources
   megamla_tensor compressed_latent;  // BF16 [T, 512]; sources
   megamla_tensor pair, pair_scale;
-  megamla_tensor z;               // BF16 [T, G, o_lora] or F8_E4M3 [T, G * o_lora]
-  megamla_tensor z_scale;         // MXFP8 only
-  megamla_tensor window_slots;    // I32 [T, window]
-  megamla_tensor window_lens;     // I32 [T]
-  megamla_tensor is_valid;        // U8 [T]
-  megamla_tensor token_to_req;    // I32 [T]
-  megamla_tensor gather_lens;     // I32 [R]
+  megamla_tensor z;                            // BF16 [T, G, o_lora] or F8_E4M3 [T, G * o_lora]
+  megamla_tensor z_scale;                      // MXFP8 only
+  megamla_tensor window_slots;                 // I32 [T, window]
+  megamla_tensor window_lens;                  // I32 [T]
+  megamla_tensor is_valid;                     // U8 [T]
+  megamla_tensor token_to_req;                 // I32 [T]
+  megamla_tensor gather_lens;                  // I32 [R]
   megamla_tensor compressed_lens_of_requests;  // I32 [R]: seq_len / ratio
-  megamla_tensor topk;            // I32 [T, K]
-  megamla_tensor compressed_slots;  // I32 [T, K]
-  megamla_tensor compressed_lens;   // I32 [T]
-  megamla_tensor combined;        // I32 [T, ceil128(K + window)]
-  megamla_tensor combined_lens;   // I32 [T]
+  megamla_tensor topk;                         // I32 [T, K]
+  megamla_tensor compressed_slots;             // I32 [T, K]
+  megamla_tensor compressed_lens;              // I32 [T]
+  megamla_tensor combined;                     // I32 [T, ceil128(K + window)]
+  megamla_tensor combined_lens;                // I32 [T]
   void* op_workspace = nullptr;
   int64_t op_workspace_bytes = 0;
 };
