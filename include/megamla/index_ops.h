@@ -17,6 +17,7 @@ typedef struct megamla_topk_to_slots_params {
   megamla_tensor is_valid_token; /* U8 [n]; absent: all valid */
   megamla_tensor block_table;    /* I32 [R, nb], row stride free */
   int64_t slots_per_page;        /* >= 1 */
+  int64_t num_pages;             /* pages of the cache; table entries at or beyond it are invalid. 0 = not checked */
   megamla_tensor slots;          /* out I32 [n, K]: table[req, l / s] * s + l % s, or -1; order kept */
   megamla_tensor
       lens; /* out I32 [n]: number of slots >= 0 (not compacted: callers put -1 last); 0 for an invalid token */
