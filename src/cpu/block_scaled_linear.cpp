@@ -1,0 +1,209 @@
+#include "cpu/block_scaled_linear.hpp"
+
+#include <algorithm>
+#include <atomic>
+
+#include "core/tensor.hpp"
+#include "core/threads.hpp"
+#include "cpu/gemm.hpp"
+#include "cpu/scratch.hpp"
+#include "cpu/widen.hpp"
+#include "format/chunked.hpp"
+#include "format/output_cast.hpp"
+#include "format/small_float.hpp"
+#include "plan/linear_shape.hpp"
+
+namespace megamla::cpu {
+namespace {
+
+using Params = megamla_block_scaled_linear_params;
+
+constexpr int64_t kPanelRows =
+    64;  // weight rows that a thread widens at a time: 0.5 MB of bf16 at 4096 columns, within an L2
+constexpr int64_t kTokenBlock =
+    1024;  // tokens whose inputs are widened at a time: bounds the workspace, costs 3% of re-widened weights
+constexpr int64_t kTokenTile =
+    256;  // tokens of one GEMM: its fp32 results (64 KB) stay in cache until they are written out
+constexpr int64_t kScaleGroup = 32;
+
+struct Buffers {
+  void* x;         // [token block, in] of the GEMM's type
+  void* panel;     // per worker [kPanelRows, in]
+  float* scales;   // per worker [in / 32]
+  float* results;  // per worker [kTokenTile, kPanelRows]
+};
+
+Buffers carve(Scratch& scratch, const plan::LinearShape& s, int64_t element, int64_t threads) {
+  Buffers b{};
+  b.x = scratch.take<char>(std::min(s.tokens, kTokenBlock) * s.in * element);
+  b.panel = scratch.take<char>(threads * kPanelRows * s.in * element);
+  b.scales = scratch.take<float>(threads * (s.in / kScaleGroup));
+  b.results = scratch.take<float>(threads * kTokenTile * kPanelRows);
+  return b;
+}
+
+// One call: what is fixed while panels and token blocks go by.
+class Linear {
+ public:
+  Linear(const Params& p, const megamla_exec& exec, GemmType type)
+      : p_(p), s_(plan::linear_shape(p)), type_(type), threads_(resolve_threads(exec.num_threads)) {
+    Scratch scratch(exec.workspace);
+    buffers_ = carve(scratch, s_, gemm_element_size(type), threads_);
+  }
+
+  Status run() {
+    if (p_.output == MEGAMLA_LINEAR_OUT_MXFP8) {
+      std::fill_n(data<uint8_t>(p_.y_scale), p_.y_scale.shape[0], uint8_t{0});
+    }
+    for (int64_t g = 0; g < s_.groups; ++g) {
+      for (int64_t t = 0; t < s_.tokens; t += kTokenBlock) {
+        MEGAMLA_RETURN_IF_ERROR(block(g, t, std::min(kTokenBlock, s_.tokens - t)));
+      }
+    }
+    return {};
+  }
+
+ private:
+  bool input_in_place() const { return p_.input == MEGAMLA_LINEAR_IN_BF16 && type_ == GemmType::kBf16; }
+
+  Status block(int64_t g, int64_t first, int64_t tokens) {
+    const void* x = buffers_.x;
+    int64_t ldx = s_.in;
+    if (input_in_place()) {
+      x = data<const format::Bf16>(p_.x) + first * p_.x.stride[0] + g * plan::group_stride(p_.x);
+      ldx = p_.x.stride[0];
+      if (tokens == 1) ldx = s_.in;  // a stride that is never taken may be anything
+    } else {
+      parallel_ranges(tokens, threads_, [&](int64_t begin, int64_t end, int worker) {
+        for (int64_t t = begin; t < end; ++t) widen_token(g, first + t, t, worker);
+      });
+    }
+    const int64_t panels = (s_.out + kPanelRows - 1) / kPanelRows;
+    std::atomic<bool> failed{false};
+    Status failure;
+    parallel_items(panels, threads_, [&](int64_t i, int worker) {
+      const int64_t n = i * kPanelRows;
+      const Status status = panel(g, first, tokens, n, std::min(kPanelRows, s_.out - n), x, ldx, worker);
+      if (!status.ok() && !failed.exchange(true)) failure = status;
+    });
+    return failure;
+  }
+
+  void widen_token(int64_t g, int64_t token, int64_t row, int worker) {
+    const int64_t offset = token * p_.x.stride[0] + g * plan::group_stride(p_.x);
+    if (p_.input == MEGAMLA_LINEAR_IN_BF16) {
+      widen_bf16(data<const format::Bf16>(p_.x) + offset, s_.in, static_cast<float*>(buffers_.x) + row * s_.in);
+      return;
+    }
+    float* scales = buffers_.scales + worker * (s_.in / kScaleGroup);
+    for (int64_t k = 0; k < s_.in / kScaleGroup; ++k) {
+      uint8_t byte = 0;
+      if (p_.input == MEGAMLA_LINEAR_IN_MXFP8) {
+        byte = data<const uint8_t>(p_.x_scale)[format::f8_128x4_index(s_.in / kScaleGroup, token, k)];
+      } else {
+        const format::PackedScale where = format::packed_scale(k);
+        byte = static_cast<uint8_t>(static_cast<uint32_t>(at<const int32_t>(p_.x_scale, token, g, where.word)) >>
+                                    where.shift);
+      }
+      scales[k] = format::ue8m0_to_float(byte);
+    }
+    widen(data<const uint8_t>(p_.x) + offset, scales, buffers_.x, row);
+  }
+
+  void widen(const uint8_t* codes, const float* scales, void* to, int64_t row) const {
+    if (type_ == GemmType::kBf16) {
+      widen_e4m3(codes, scales, s_.in, static_cast<format::Bf16*>(to) + row * s_.in);
+    } else {
+      widen_e4m3(codes, scales, s_.in, static_cast<float*>(to) + row * s_.in);
+    }
+  }
+
+  // The panel's rows in the GEMM's type: in place for bf16 weights, else widened.
+  const void* weight_panel(int64_t g, int64_t n, int64_t rows, int worker) {
+    const int64_t first = g * s_.out + n;
+    char* panel = static_cast<char*>(buffers_.panel) + worker * kPanelRows * s_.in * gemm_element_size(type_);
+    if (p_.weight_kind == MEGAMLA_LINEAR_WEIGHT_BF16) {
+      const format::Bf16* weights = data<const format::Bf16>(p_.weight) + first * s_.in;
+      if (type_ == GemmType::kBf16) return weights;
+      widen_bf16(weights, rows * s_.in, reinterpret_cast<float*>(panel));
+      return panel;
+    }
+    const int64_t groups = s_.in / kScaleGroup;
+    float* scales = buffers_.scales + worker * groups;
+    const uint8_t* codes = data<const uint8_t>(p_.weight);
+    const uint8_t* scale_bytes = data<const uint8_t>(p_.weight_scale);
+    for (int64_t r = 0; r < rows; ++r) {
+      const bool per_row = p_.weight_kind == MEGAMLA_LINEAR_WEIGHT_ROW_32;
+      if (per_row || r == 0 || (first + r) % kScaleGroup == 0) {
+        const uint8_t* bytes = scale_bytes + (per_row ? first + r : (first + r) / kScaleGroup) * groups;
+        for (int64_t k = 0; k < groups; ++k) scales[k] = format::ue8m0_to_float(bytes[k]);
+      }
+      widen(codes + (first + r) * s_.in, scales, panel, r);
+    }
+    return panel;
+  }
+
+  Status panel(int64_t g, int64_t first, int64_t tokens, int64_t n, int64_t rows, const void* x, int64_t ldx,
+               int worker) {
+    const void* weights = weight_panel(g, n, rows, worker);
+    float* results = buffers_.results + worker * kTokenTile * kPanelRows;
+    Gemm gemm{.type = type_, .n = rows, .k = s_.in, .lda = ldx, .ldb = s_.in, .ldc = rows};
+    for (int64_t t = 0; t < tokens; t += kTokenTile) {
+      gemm.m = std::min(kTokenTile, tokens - t);
+      MEGAMLA_RETURN_IF_ERROR(
+          run_gemm(gemm, static_cast<const char*>(x) + t * ldx * gemm_element_size(type_), weights, results));
+      for (int64_t i = 0; i < gemm.m; ++i) write_results(g, first + t + i, n, rows, results + i * rows);
+    }
+    return {};
+  }
+
+  void write_results(int64_t g, int64_t token, int64_t n, int64_t rows, const float* results) {
+    if (p_.output == MEGAMLA_LINEAR_OUT_MXFP8) {
+      for (int64_t i = 0; i < rows; i += format::kCastGroup) {
+        float group[format::kCastGroup];
+        for (int64_t j = 0; j < format::kCastGroup; ++j) group[j] = format::round_to_bf16(results[i + j]);
+        const int64_t column = g * s_.out + n + i;
+        data<uint8_t>(
+            p_.y_scale)[format::f8_128x4_index(s_.groups * s_.out / kScaleGroup, token, column / kScaleGroup)] =
+            format::cast_mxfp8_group(group, data<uint8_t>(p_.y) + token * s_.groups * s_.out + column);
+      }
+      return;
+    }
+    const int64_t offset = token * p_.y.stride[0] + g * plan::group_stride(p_.y) + n;
+    if (p_.output == MEGAMLA_LINEAR_OUT_F32) {
+      std::copy_n(results, rows, data<float>(p_.y) + offset);
+    } else {
+      narrow_to_bf16(results, rows, data<format::Bf16>(p_.y) + offset);
+    }
+  }
+
+  const Params& p_;
+  plan::LinearShape s_;
+  GemmType type_;
+  int threads_;
+  Buffers buffers_{};
+};
+
+}  // namespace
+
+Status block_scaled_linear_bf16_supports(const Params&) {
+  if (native_gemm_type() == GemmType::kBf16) return {};
+  return unsupported("this CPU multiplies no bf16 (AVX512-BF16 or AMX)");
+}
+
+int64_t block_scaled_linear_workspace(const megamla_limits& limits) {
+  Scratch scratch(nullptr);
+  // fp32 needs the most; a machine with bf16 never takes that path.
+  carve(scratch, {limits.tokens, limits.groups, limits.in_features, limits.out_features},
+        gemm_element_size(native_gemm_type()), resolve_threads(limits.num_threads));
+  return scratch.used();
+}
+
+Status block_scaled_linear_bf16(const Params& p, const megamla_exec& exec) {
+  return Linear(p, exec, GemmType::kBf16).run();
+}
+Status block_scaled_linear_f32(const Params& p, const megamla_exec& exec) {
+  return Linear(p, exec, GemmType::kF32).run();
+}
+
+}  // namespace megamla::cpu
