@@ -1,18 +1,19 @@
 # Every dependency is a package of the distribution: docs/building.md says what each is for.
+find_package(Threads REQUIRED)
+find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
-find_package(OpenMP REQUIRED COMPONENTS CXX)
-find_package(Threads REQUIRED)
-
-# oneDNN: Debian 12 has 2.6, Ubuntu 24.04 has 3.x; both ship a CMake package named dnnl.
-find_package(dnnl CONFIG QUIET)
-if(NOT TARGET DNNL::dnnl)
-  find_path(MEGAMLA_DNNL_INCLUDE oneapi/dnnl/dnnl.hpp REQUIRED)
-  find_library(MEGAMLA_DNNL_LIBRARY dnnl REQUIRED)
-  add_library(DNNL::dnnl UNKNOWN IMPORTED)
-  set_target_properties(DNNL::dnnl PROPERTIES IMPORTED_LOCATION "${MEGAMLA_DNNL_LIBRARY}"
-                                              INTERFACE_INCLUDE_DIRECTORIES "${MEGAMLA_DNNL_INCLUDE}")
-endif()
-
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)
+
+# oneDNN: Debian 12 has 2.6, Ubuntu 24.04 has 3.x. Both ship a CMake package named dnnl; other builds may not.
+if(MEGAMLA_ONEDNN)
+  find_package(dnnl CONFIG QUIET)
+  if(NOT TARGET DNNL::dnnl)
+    find_path(MEGAMLA_DNNL_INCLUDE oneapi/dnnl/dnnl.hpp REQUIRED)
+    find_library(MEGAMLA_DNNL_LIBRARY dnnl REQUIRED)
+    add_library(DNNL::dnnl UNKNOWN IMPORTED)
+    set_target_properties(DNNL::dnnl PROPERTIES IMPORTED_LOCATION "${MEGAMLA_DNNL_LIBRARY}"
+                                                INTERFACE_INCLUDE_DIRECTORIES "${MEGAMLA_DNNL_INCLUDE}")
+  endif()
+endif()

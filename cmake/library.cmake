@@ -1,22 +1,45 @@
-# The library: one set of objects, compiled once, for the shared library and for what needs the internals (tests, the program).
-file(GLOB MEGAMLA_SOURCES CONFIGURE_DEPENDS src/core/*.cpp src/plan/*.cpp src/ops/*.cpp src/reference/*.cpp src/cpu/*.cpp
-     src/cpu/*/*.cpp src/layer/*.cpp)
+# The library: one set of objects, compiled once, for the library itself and for what needs the internals (tests, the
+# program). CUDA runtime, oneDNN and fmt stay inside: none of their headers is in include/megamla.
+set(library_folders core format plan ops reference cpu layer)
+list(TRANSFORM library_folders PREPEND "${PROJECT_SOURCE_DIR}/src/" OUTPUT_VARIABLE library_globs)
+list(TRANSFORM library_globs APPEND "/*.cpp")
+file(GLOB_RECURSE MEGAMLA_SOURCES CONFIGURE_DEPENDS ${library_globs})
 # Readers and writers of files serve the program and the tests; the library itself opens no file.
-file(GLOB MEGAMLA_IO_SOURCES CONFIGURE_DEPENDS src/io/*.cpp)
+file(GLOB_RECURSE MEGAMLA_IO_SOURCES CONFIGURE_DEPENDS src/io/*.cpp)
 
-add_library(megamla_objects OBJECT ${MEGAMLA_SOURCES})
+add_library(megamla_objects OBJECT ${MEGAMLA_SOURCES} ${MEGAMLA_CUDA_SOURCES})
 target_include_directories(megamla_objects PUBLIC ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
-set_target_properties(megamla_objects PROPERTIES CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
-target_link_libraries(megamla_objects PUBLIC megamla_options fmt::fmt OpenMP::OpenMP_CXX Threads::Threads DNNL::dnnl
-                                             PkgConfig::HWY)
+# GCC 12's own AVX-512 headers initialise undefined vectors with themselves and warn about it once inlined.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  set(avx512_sources ${MEGAMLA_SOURCES})
+  list(FILTER avx512_sources INCLUDE REGEX "_avx512[^/]*\\.cpp$")
+  set_source_files_properties(${avx512_sources} PROPERTIES COMPILE_OPTIONS
+                                                           "-Wno-uninitialized;-Wno-maybe-uninitialized")
+endif()
+set_target_properties(megamla_objects PROPERTIES C_VISIBILITY_PRESET hidden CXX_VISIBILITY_PRESET hidden
+                                                 CUDA_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+set(MEGAMLA_PRIVATE_LIBRARIES fmt::fmt OpenMP::OpenMP_CXX Threads::Threads PkgConfig::HWY)
+if(MEGAMLA_ONEDNN)
+  list(APPEND MEGAMLA_PRIVATE_LIBRARIES DNNL::dnnl)
+  target_compile_definitions(megamla_objects PUBLIC MEGAMLA_HAVE_ONEDNN=1)
+endif()
+if(MEGAMLA_HAVE_CUDA)
+  list(APPEND MEGAMLA_PRIVATE_LIBRARIES CUDA::cudart_static)
+  target_compile_definitions(megamla_objects PUBLIC MEGAMLA_HAVE_CUDA=1)
+endif()
+target_link_libraries(megamla_objects PUBLIC megamla_options ${MEGAMLA_PRIVATE_LIBRARIES})
 
-add_library(megamla)
-target_sources(megamla PRIVATE $<TARGET_OBJECTS:megamla_objects>)
+add_library(megamla $<TARGET_OBJECTS:megamla_objects>)
 add_library(megamla::megamla ALIAS megamla)
-set_target_properties(megamla PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR} LINKER_LANGUAGE CXX)
+set_target_properties(megamla PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}
+                                         LINKER_LANGUAGE CXX)
 target_include_directories(megamla INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
                                              $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-target_link_libraries(megamla PRIVATE $<BUILD_INTERFACE:megamla_objects>)
+target_link_libraries(megamla PRIVATE $<BUILD_INTERFACE:megamla_options> ${MEGAMLA_PRIVATE_LIBRARIES})
 
-add_library(megamla_io OBJECT ${MEGAMLA_IO_SOURCES})
-target_link_libraries(megamla_io PUBLIC megamla_objects nlohmann_json::nlohmann_json)
+if(MEGAMLA_IO_SOURCES)
+  add_library(megamla_io OBJECT ${MEGAMLA_IO_SOURCES})
+  target_link_libraries(megamla_io PUBLIC megamla_objects nlohmann_json::nlohmann_json)
+else()
+  add_library(megamla_io INTERFACE)
+endif()

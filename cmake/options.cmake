@@ -7,7 +7,7 @@ target_compile_options(
             # Rounded results are part of the contract: a product and a sum fuse only where the source says std::fma.
             $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
 if(MEGAMLA_SANITIZE)
-  target_compile_options(megamla_options INTERFACE -fsanitize=${MEGAMLA_SANITIZE} -fno-sanitize-recover=all
-                                                   -fno-omit-frame-pointer)
+  target_compile_options(megamla_options INTERFACE $<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=${MEGAMLA_SANITIZE}
+                                                   -fno-sanitize-recover=all -fno-omit-frame-pointer>)
   target_link_options(megamla_options INTERFACE -fsanitize=${MEGAMLA_SANITIZE})
 endif()

@@ -1,0 +1,27 @@
+# GPU kernels: src/cuda/**.cu for Hopper (sm_90a, no PTX: wgmma and setmaxnreg exist on no other architecture).
+# Sets MEGAMLA_HAVE_CUDA and MEGAMLA_CUDA_SOURCES.
+set(MEGAMLA_HAVE_CUDA OFF)
+file(GLOB_RECURSE MEGAMLA_CUDA_SOURCES CONFIGURE_DEPENDS src/cuda/*.cu src/cuda/*.cpp)
+if(MEGAMLA_CUDA STREQUAL "OFF" OR NOT MEGAMLA_CUDA_SOURCES)
+  set(MEGAMLA_CUDA_SOURCES "")
+  return()
+endif()
+
+include(CheckLanguage)
+check_language(CUDA)
+if(NOT CMAKE_CUDA_COMPILER)
+  if(MEGAMLA_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "MEGAMLA_CUDA: expected nvcc (CUDA 13) on PATH or in CUDACXX, found none")
+  endif()
+  message(STATUS "No nvcc: building without GPU kernels")
+  set(MEGAMLA_CUDA_SOURCES "")
+  return()
+endif()
+
+set(CMAKE_CUDA_ARCHITECTURES 90a-real)
+set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+enable_language(CUDA)
+set(CMAKE_CUDA_STANDARD 20)
+set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+find_package(CUDAToolkit REQUIRED)
+set(MEGAMLA_HAVE_CUDA ON)
