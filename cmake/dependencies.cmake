@@ -1,8 +1,8 @@
-# Every dependency is a package of the distribution: docs/building.md says what each is for.
+# What the library itself links. Every dependency is a package of the distribution: docs/building.md says what each is
+# for. Installed beside the package file, too: a static library's consumer needs the same.
 find_package(Threads REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(fmt REQUIRED)
-find_package(nlohmann_json REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)
 

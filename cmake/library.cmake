@@ -36,10 +36,25 @@ set_target_properties(megamla PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${
 target_include_directories(megamla INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
                                              $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 target_link_libraries(megamla PRIVATE $<BUILD_INTERFACE:megamla_options> ${MEGAMLA_PRIVATE_LIBRARIES})
+# Hidden visibility does not reach the standard library's templates; the list of exports does.
+target_link_options(megamla PRIVATE -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/exports.map)
+set_property(TARGET megamla PROPERTY LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/exports.map)
 
-if(MEGAMLA_IO_SOURCES)
-  add_library(megamla_io OBJECT ${MEGAMLA_IO_SOURCES})
-  target_link_libraries(megamla_io PUBLIC megamla_objects nlohmann_json::nlohmann_json)
-else()
-  add_library(megamla_io INTERFACE)
+# An archive, so that a test links only what it uses.
+add_library(megamla_internal STATIC $<TARGET_OBJECTS:megamla_objects>)
+set_target_properties(megamla_internal PROPERTIES LINKER_LANGUAGE CXX)
+target_include_directories(megamla_internal PUBLIC ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+target_compile_definitions(megamla_internal
+                           PUBLIC $<TARGET_PROPERTY:megamla_objects,INTERFACE_COMPILE_DEFINITIONS>)
+target_link_libraries(megamla_internal PUBLIC megamla_options ${MEGAMLA_PRIVATE_LIBRARIES})
+
+if(MEGAMLA_BUILD_APPS OR MEGAMLA_BUILD_TESTS)
+  find_package(nlohmann_json REQUIRED)
+  if(MEGAMLA_IO_SOURCES)
+    add_library(megamla_io STATIC ${MEGAMLA_IO_SOURCES})
+    target_link_libraries(megamla_io PUBLIC megamla_internal nlohmann_json::nlohmann_json)
+  else()
+    add_library(megamla_io INTERFACE)
+    target_link_libraries(megamla_io INTERFACE megamla_internal nlohmann_json::nlohmann_json)
+  endif()
 endif()
