@@ -1,0 +1,57 @@
+# The short way: each target installs what is missing, configures, builds and runs. CMake and its presets do the work;
+# docs/building.md has the options.
+JOBS ?= $(shell nproc)
+# Extra arguments of the configure step, e.g. CMAKE_ARGS=-DMEGAMLA_CUDA=OFF
+CMAKE_ARGS ?=
+PROGRAM := build/release/apps/megamla/megamla
+DEMO := $(PROGRAM) replay examples/demo_trace.jsonl --layers 2,20 --verify 0.02
+
+# Looked up when a recipe runs: the bootstrap may just have installed it.
+generator = $(if $(wildcard build/$(1)/CMakeCache.txt),,$(if $(shell command -v ninja),-G Ninja))
+golden = $(if $(MEGAMLA_GOLDEN_DIR),-DMEGAMLA_GOLDEN_DIR=$(MEGAMLA_GOLDEN_DIR))
+configure = cmake --preset $(1) $(call generator,$(1)) $(golden) $(CMAKE_ARGS)
+# The flags of this make are not for the build tool that CMake starts.
+build = env -u MAKEFLAGS -u MFLAGS cmake --build build/$(1) -j $(JOBS)
+
+.PHONY: help bootstrap bootstrap-lint build demo test asan format tidy clean
+
+help:
+	@echo 'make demo     replay a small trace through the whole layer, verified against the reference'
+	@echo 'make test     build and run every test'
+	@echo 'make build    build the library, the program and the tests (build/release)'
+	@echo 'make asan     build and run every test under AddressSanitizer and UndefinedBehaviorSanitizer'
+	@echo 'make format   format every source in place'
+	@echo 'make tidy     clang-tidy over src and apps'
+	@echo 'make clean    remove build/'
+
+bootstrap:
+	@$(if $(MEGAMLA_NO_BOOTSTRAP),:,scripts/bootstrap.sh)
+
+bootstrap-lint:
+	@$(if $(MEGAMLA_NO_BOOTSTRAP),:,scripts/bootstrap.sh --lint)
+
+build: bootstrap
+	$(call configure,release)
+	$(call build,release)
+
+demo: bootstrap
+	$(call configure,release)
+	$(call build,release) --target megamla_program
+	$(DEMO)
+
+test: build
+	ctest --preset release -j $(JOBS)
+
+asan: bootstrap
+	$(call configure,asan)
+	$(call build,asan)
+	ctest --preset asan -j $(JOBS)
+
+format: bootstrap-lint
+	scripts/format.sh
+
+tidy: bootstrap-lint
+	scripts/tidy.sh
+
+clean:
+	rm -rf build
