@@ -17,7 +17,8 @@ typedef struct megamla_kv_gather_params {
                                  names no page */
   int64_t offset;             /* row of out that the first gathered row of each request goes to, >= 0 */
   megamla_tensor out; /* BF16 [R, M, 512], dims contiguous. Row out[r, offset + i] = position seq_len - gather_len + i.
-                         Rows that no page backs and rows beyond stay as they were; a row >= M is refused */
+                         Rows that no page backs and rows beyond stay as they were. A row >= M is dropped: the lengths
+                         are data, and a device reads them after the call has returned */
 } megamla_kv_gather_params;
 
 MEGAMLA_API void megamla_kv_gather_init(megamla_kv_gather_params* params);

@@ -22,12 +22,13 @@ typedef struct megamla_kv_insert_params {
   megamla_tensor positions;    /* I32 or I64 [T]; absent only if cos_sin is absent and the writer is WINDOW */
   megamla_tensor cos_sin;      /* F32 [P, 64]; absent: no rotation (rows are stored as they are) */
   megamla_tensor slot_mapping; /* I64 [S]; min(T, S) rows are written. Negative: the row is skipped */
-  megamla_kv_cache
-      cache;      /* any format. No slot may appear twice in slot_mapping (the row that stays would be undefined) */
-  int32_t writer; /* megamla_kv_writer */
-  int32_t compress_ratio;      /* COMPRESSED: 1 or 2 */
-  megamla_tensor skipped_rows; /* I64 [1] or absent: number of rows skipped for a slot beyond the pool or a position
-                                  outside the table (negative slots and open groups do not count) */
+  megamla_kv_cache cache; /* any format. No slot may appear twice in slot_mapping: on CUDA the row that stays would be
+                           undefined; reference and cpu keep the last one */
+  int32_t writer;         /* megamla_kv_writer */
+  int32_t compress_ratio; /* COMPRESSED: 1 or 2 */
+  megamla_tensor
+      skipped_rows; /* I64 [1] or absent: number of rows skipped for a slot beyond the pool or a position
+                       outside the table (negative slots and open groups do not count). Written for T = 0 too */
 } megamla_kv_insert_params;
 
 MEGAMLA_API void megamla_kv_insert_init(megamla_kv_insert_params* params);

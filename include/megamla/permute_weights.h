@@ -18,10 +18,9 @@ typedef enum megamla_permute_kind {
   MEGAMLA_PERMUTE_O_CHUNKS = 3, /* in, out: any dtype [n, G, 128]: h*16 + c -> c*8 + h */
   MEGAMLA_PERMUTE_WQ_B =
       4, /* in F8_E4M3 [H*512, r] with in_scale F8_E8M0 [H*16, r/32] -> out (rows in chunked order), out_scale
-            F8_E8M0 [H*512, r/32] expanded per row; out_scale_packed I32 [ceil(r/32/4), round_up(H*512, 4)] */
-  MEGAMLA_PERMUTE_WO_A =
-      5 /* in F8_E4M3 [G*d, 4096] with in_scale F8_E8M0 [G*d/32, 128] -> out [G, d, 4096] (columns in chunked order),
-           out_scale F8_E8M0 [G, d, 128]; out_scale_packed I32 [G, 32, round_up(d, 4)] */
+            F8_E8M0 [H*512, r/32] expanded per row; out_scale_packed I32 [ceil(r/32/4), H*512] */
+  MEGAMLA_PERMUTE_WO_A = 5 /* in F8_E4M3 [G*d, 4096] with in_scale F8_E8M0 [G*d/32, 128] -> out [G, d, 4096] (columns in
+                              chunked order), out_scale F8_E8M0 [G, d, 128]; out_scale_packed I32 [G, 32, d] */
 } megamla_permute_kind;
 
 typedef struct megamla_permute_weights_params {
@@ -32,8 +31,9 @@ typedef struct megamla_permute_weights_params {
   megamla_tensor in_scale; /* WQ_B, WO_A; else absent */
   megamla_tensor out;
   megamla_tensor out_scale;        /* WQ_B, WO_A; else absent */
-  megamla_tensor out_scale_packed; /* WQ_B, WO_A or absent: word w of a row holds its scale columns 4w .. 4w+3, 4w in
-                                      the low byte, columns past the last 0; stride 1 along the rows, padding rows 0 */
+  megamla_tensor out_scale_packed; /* WQ_B, WO_A, or absent: word w of a row holds its scale columns 4w .. 4w+3, 4w in
+                                      the low byte, columns past the last 0; stride 1 along the rows (always a multiple
+                                      of 4 of them) */
 } megamla_permute_weights_params;
 
 MEGAMLA_API void megamla_permute_weights_init(megamla_permute_weights_params* params);

@@ -1,0 +1,49 @@
+#include "cpu/kv_gather.hpp"
+
+#include <algorithm>
+
+#include "core/tensor.hpp"
+#include "core/threads.hpp"
+#include "format/page.hpp"
+#include "plan/gather_rows.hpp"
+#include "plan/page_table.hpp"
+
+namespace megamla::cpu {
+namespace {
+
+constexpr int64_t kRowsPerItem = 64;  // 64 KiB of output: enough to pay for handing out an item
+
+template <class Record>
+void gather_rows(const megamla_kv_gather_params& p, int64_t request, int64_t begin) {
+  const int64_t seq_len = at<const int32_t>(p.seq_lens, request);
+  const int64_t gather_len = present(p.gather_lens) ? at<const int32_t>(p.gather_lens, request) : seq_len;
+  const plan::GatherRange range = plan::gather_range(seq_len, gather_len, p.out.shape[1], p.offset);
+  const int64_t columns = p.block_table.shape[1];
+  const int32_t* entries = columns == 0 ? nullptr : &at<const int32_t>(p.block_table, request, 0);
+  const plan::PageTable table{entries, columns, p.cache.page_size, p.cache.num_pages};
+  for (int64_t i = begin; i < std::min(begin + kRowsPerItem, range.rows); ++i) {
+    const int64_t slot = plan::slot_of(table, range.first + i);
+    if (slot < 0) continue;
+    const auto bytes = format::slot_bytes(p.cache, slot);
+    alignas(64) float x[format::kHeadDim];
+    format::decode_row(Record{}, bytes.data, bytes.scale, x);
+    auto* out = &at<format::Bf16>(p.out, request, p.offset + i, 0);
+    for (int d = 0; d < format::kHeadDim; ++d) out[d] = format::to_bf16(x[d]);
+  }
+}
+
+}  // namespace
+
+Status kv_gather(const megamla_kv_gather_params& p, const megamla_exec& exec) {
+  const int64_t room = std::max<int64_t>(p.out.shape[1] - p.offset, 0);
+  const int64_t items_per_request = (room + kRowsPerItem - 1) / kRowsPerItem;
+  const int threads = resolve_threads(exec.num_threads);
+  format::with_record(static_cast<megamla_kv_format>(p.cache.format), [&](auto record) {
+    parallel_items(p.seq_lens.shape[0] * items_per_request, threads, [&](int64_t item, int) {
+      gather_rows<decltype(record)>(p, item / items_per_request, item % items_per_request * kRowsPerItem);
+    });
+  });
+  return {};
+}
+
+}  // namespace megamla::cpu

@@ -1,0 +1,85 @@
+#include "cpu/kv_insert.hpp"
+
+#include <algorithm>
+#include <atomic>
+
+#include "core/tensor.hpp"
+#include "core/threads.hpp"
+#include "format/page.hpp"
+#include "plan/insert_rows.hpp"
+
+namespace megamla::cpu {
+namespace {
+
+// Workers share the slots, not the rows: a slot's bytes have one writer, so a slot that is named twice holds its last
+// row whatever the number of threads. Blocks of slots keep planar scale rows of one cache line on one worker.
+int64_t owner_of(int64_t slot, int64_t workers) {
+  constexpr int64_t kSlotsPerBlock = 16;
+  const uint64_t mixed = static_cast<uint64_t>(slot / kSlotsPerBlock) * 0x9e3779b97f4a7c15U;
+  return static_cast<int64_t>((mixed >> 32) % static_cast<uint64_t>(workers));
+}
+
+template <class Record>
+class Inserter {
+ public:
+  explicit Inserter(const megamla_kv_insert_params& params)
+      : p_(params),
+        writer_(static_cast<megamla_kv_writer>(params.writer)),
+        rule_{writer_, params.compress_ratio, format::num_slots(params.cache),
+              present(params.cos_sin) ? params.cos_sin.shape[0] : -1},
+        rows_(std::min(params.latent.shape[0], params.slot_mapping.shape[0])) {}
+
+  int64_t rows() const { return rows_; }
+
+  // Writes the rows of one worker's slots; returns how many rows were refused (worker 0 counts for all).
+  int64_t insert(int64_t worker, int64_t workers) const {
+    int64_t refused = 0;
+    for (int64_t t = 0; t < rows_; ++t) {
+      const int64_t slot = at<const int64_t>(p_.slot_mapping, t);
+      if (slot < 0) continue;
+      if (slot < rule_.num_slots && owner_of(slot, workers) != worker) continue;
+      const int64_t position = present(p_.positions) ? index_at(p_.positions, t) : 0;
+      const plan::InsertTarget target = plan::insert_target(rule_, slot, position);
+      if (target.slot >= 0) write_row(t, target);
+      // A slot beyond the pool has no owner.
+      if (target.refused && (slot < rule_.num_slots || worker == 0)) ++refused;
+    }
+    return refused;
+  }
+
+ private:
+  void write_row(int64_t t, const plan::InsertTarget& target) const {
+    const float* cos_sin = present(p_.cos_sin) ? &at<const float>(p_.cos_sin, target.table_row, 0) : nullptr;
+    alignas(64) float x[format::kHeadDim];
+    plan::rotated_latent(writer_, &at<const format::Bf16>(p_.latent, t, 0), cos_sin, x);
+    const auto bytes = format::slot_bytes(p_.cache, target.slot);
+    format::encode_row(Record{}, x, bytes.data, bytes.scale);
+  }
+
+  const megamla_kv_insert_params& p_;
+  megamla_kv_writer writer_;
+  plan::InsertRule rule_;
+  int64_t rows_;
+};
+
+template <class Record>
+int64_t insert_all(const megamla_kv_insert_params& p, int threads) {
+  const Inserter<Record> inserter(p);
+  const int64_t workers = std::clamp<int64_t>(inserter.rows() / 4, 1, threads);
+  std::atomic<int64_t> refused{0};
+  parallel_items(workers, static_cast<int>(workers),
+                 [&](int64_t worker, int) { refused += inserter.insert(worker, workers); });
+  return refused;
+}
+
+}  // namespace
+
+Status kv_insert(const megamla_kv_insert_params& p, const megamla_exec& exec) {
+  const int threads = resolve_threads(exec.num_threads);
+  const int64_t refused = format::with_record(static_cast<megamla_kv_format>(p.cache.format),
+                                              [&](auto record) { return insert_all<decltype(record)>(p, threads); });
+  if (present(p.skipped_rows)) at<int64_t>(p.skipped_rows, 0) = refused;
+  return {};
+}
+
+}  // namespace megamla::cpu
