@@ -6,14 +6,12 @@ find_package(fmt REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)
 
-# oneDNN: Debian 12 has 2.6, Ubuntu 24.04 has 3.x. Both ship a CMake package named dnnl; other builds may not.
-if(MEGAMLA_ONEDNN)
-  find_package(dnnl CONFIG QUIET)
-  if(NOT TARGET DNNL::dnnl)
-    find_path(MEGAMLA_DNNL_INCLUDE oneapi/dnnl/dnnl.hpp REQUIRED)
-    find_library(MEGAMLA_DNNL_LIBRARY dnnl REQUIRED)
-    add_library(DNNL::dnnl UNKNOWN IMPORTED)
-    set_target_properties(DNNL::dnnl PROPERTIES IMPORTED_LOCATION "${MEGAMLA_DNNL_LIBRARY}"
+# oneDNN: Debian 12 has 2.6, Ubuntu 24.04 has 3.x. Not through its CMake package: Debian's asks for OpenCL's headers,
+# which its own development package does not bring.
+if(MEGAMLA_ONEDNN AND NOT TARGET oneDNN::dnnl)
+  find_path(MEGAMLA_DNNL_INCLUDE oneapi/dnnl/dnnl.hpp REQUIRED)
+  find_library(MEGAMLA_DNNL_LIBRARY dnnl REQUIRED)
+  add_library(oneDNN::dnnl UNKNOWN IMPORTED)
+  set_target_properties(oneDNN::dnnl PROPERTIES IMPORTED_LOCATION "${MEGAMLA_DNNL_LIBRARY}"
                                                 INTERFACE_INCLUDE_DIRECTORIES "${MEGAMLA_DNNL_INCLUDE}")
-  endif()
 endif()

@@ -20,7 +20,7 @@ set_target_properties(megamla_objects PROPERTIES C_VISIBILITY_PRESET hidden CXX_
                                                  CUDA_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
 set(MEGAMLA_PRIVATE_LIBRARIES fmt::fmt OpenMP::OpenMP_CXX Threads::Threads PkgConfig::HWY)
 if(MEGAMLA_ONEDNN)
-  list(APPEND MEGAMLA_PRIVATE_LIBRARIES DNNL::dnnl)
+  list(APPEND MEGAMLA_PRIVATE_LIBRARIES oneDNN::dnnl)
   target_compile_definitions(megamla_objects PUBLIC MEGAMLA_HAVE_ONEDNN=1)
 endif()
 if(MEGAMLA_HAVE_CUDA)
