@@ -2,26 +2,30 @@
 #pragma once
 
 #include "check/case.hpp"
+#include "megamla/megamla.hpp"
 
 namespace megamla::check {
 
-template <class Params>
-void call_op(Run& run, Params& p, megamla_status (*implementation)(const Params*, megamla_device, const char**),
-             megamla_status (*op)(const Params*, const megamla_exec*)) {
-  const char* name = nullptr;
-  expect_ok(implementation(&p, run.device(), &name));
-  run.verdict.set_implementation(name);
-  expect_ok(op(&p, &run.exec));
+inline void expect_ok(const api::Result& result) {
+  if (!result) throw CaseError(result.message());
 }
 
-// Gives run.exec the workspace that an op asks for.
-inline void take_workspace(Run& run, megamla_status (*query)(const megamla_limits*, megamla_device, int64_t*),
-                           megamla_limits limits) {
-  limits.struct_size = sizeof(limits);
+template <class Params>
+void call_op(Run& run, const Params& p) {
+  const char* name = nullptr;
+  expect_ok(api::implementation(p, run.device(), &name));
+  run.verdict.used(name);
+  expect_ok(api::run(p, run.exec));
+  run.arena().synchronise();
+}
+
+// Gives run.exec exactly the workspace that an op asks for.
+template <class Params>
+void take_workspace(Run& run, megamla_limits limits) {
   limits.num_threads = run.exec.num_threads;
   int64_t bytes = 0;
-  expect_ok(query(&limits, run.device(), &bytes));
-  run.exec.workspace = run.arena().bytes(bytes, 0xa5);
+  expect_ok(api::workspace_size<Params>(limits, run.device(), &bytes));
+  run.exec.workspace = run.arena().bytes(bytes, kUnwritten);
   run.exec.workspace_bytes = bytes;
 }
 

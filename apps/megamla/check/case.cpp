@@ -5,40 +5,81 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "core/validate.hpp"
+
 namespace megamla::check {
+namespace {
 
-void Arena::Free::operator()(void* p) const { std::free(p); }
-
-void* Arena::bytes(int64_t count, uint8_t fill) {
-  constexpr size_t kAlignment = 256;
-  const size_t size = (static_cast<size_t>(count) + kAlignment) / kAlignment * kAlignment;
-  blocks_.emplace_back(std::aligned_alloc(kAlignment, size));
-  if (blocks_.back() == nullptr) throw std::bad_alloc();
-  std::memset(blocks_.back().get(), fill, size);
-  return blocks_.back().get();
+std::string shape_text(megamla_dtype dtype, std::initializer_list<int64_t> shape) {
+  std::string text = megamla_dtype_name(dtype);
+  text += " [";
+  const char* separator = "";
+  for (const int64_t extent : shape) {
+    text += separator + (extent == Case::kAny ? std::string("n") : std::to_string(extent));
+    separator = ", ";
+  }
+  return text + "]";
 }
 
-megamla_tensor Arena::tensor(megamla_dtype dtype, std::initializer_list<int64_t> shape, uint8_t fill) {
-  int64_t size = megamla_dtype_size(dtype);
-  for (const int64_t extent : shape) size *= extent;
-  return host_tensor(bytes(size, fill), dtype, shape);
+}  // namespace
+
+int64_t count_of(const megamla_tensor& t) {
+  int64_t count = 1;
+  for (int d = 0; d < t.ndim; ++d) count *= t.shape[d];
+  return count;
 }
 
-megamla_tensor Case::input(const std::string& name) {
+int64_t bytes_of(const megamla_tensor& t) {
+  return count_of(t) * megamla_dtype_size(static_cast<megamla_dtype>(t.dtype));
+}
+
+void Case::refuse(const std::string& what, const std::string& expected, const std::string& found) const {
+  throw CaseError(fmt::format("{}: {}: expected {}, found {}", file_.path(), what, expected, found));
+}
+
+megamla_tensor Case::copy(const std::string& name) {
   Result<megamla_tensor> view = file_.view(name);
   if (!view.ok()) throw CaseError(view.status().message());
   megamla_tensor t = view.value();
   const int64_t size = file_.find(name)->bytes;
-  void* copy = arena_.bytes(size);
-  if (size > 0) std::memcpy(copy, t.data, static_cast<size_t>(size));
-  t.data = copy;
+  void* block = arena_.bytes(size);
+  if (size > 0) std::memcpy(block, t.data, static_cast<size_t>(size));
+  t.data = block;
+  return t;
+}
+
+void Case::require_shape(const std::string& name, const megamla_tensor& t, megamla_dtype dtype,
+                         std::initializer_list<int64_t> shape) const {
+  bool same = t.dtype == dtype && t.ndim == static_cast<int>(shape.size());
+  int d = 0;
+  for (const int64_t extent : shape) {
+    same = same && (extent == kAny || t.shape[d] == extent);
+    ++d;
+  }
+  if (!same) refuse(name, shape_text(dtype, shape), describe(t));
+}
+
+megamla_tensor Case::input(const std::string& name) {
+  megamla_tensor t = copy(name);
+  t.cuda_device = arena_.cuda_device();
+  return t;
+}
+
+megamla_tensor Case::input(const std::string& name, megamla_dtype dtype, std::initializer_list<int64_t> shape) {
+  const megamla_tensor t = input(name);
+  require_shape(name, t, dtype, shape);
+  return t;
+}
+
+megamla_tensor Case::expected(const std::string& name, megamla_dtype dtype, std::initializer_list<int64_t> shape) {
+  const megamla_tensor t = copy(name);
+  require_shape(name, t, dtype, shape);
   return t;
 }
 
 const std::string& Case::text(const std::string& key) const {
   const auto found = file_.metadata().find(key);
-  if (found == file_.metadata().end())
-    throw CaseError(fmt::format("{}: metadata '{}': expected a value, found nothing", file_.path(), key));
+  if (found == file_.metadata().end()) refuse("metadata '" + key + "'", "a value", "nothing");
   return found->second;
 }
 
@@ -47,42 +88,43 @@ int64_t Case::integer(const std::string& key) const {
   int64_t parsed = 0;
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), parsed);
   if (error != std::errc() || end != value.data() + value.size()) {
-    throw CaseError(fmt::format("{}: metadata '{}': expected an integer, found '{}'", file_.path(), key, value));
+    refuse("metadata '" + key + "'", "an integer", "'" + value + "'");
   }
   return parsed;
+}
+
+int64_t Case::integer(const std::string& key, int64_t low, int64_t high) const {
+  const int64_t value = integer(key);
+  if (value < low || value > high) {
+    refuse("metadata '" + key + "'", fmt::format("{} .. {}", low, high), std::to_string(value));
+  }
+  return value;
 }
 
 double Case::number(const std::string& key) const {
   const std::string& value = text(key);
   char* end = nullptr;
   const double parsed = std::strtod(value.c_str(), &end);
-  if (value.empty() || *end != '\0') {
-    throw CaseError(fmt::format("{}: metadata '{}': expected a number, found '{}'", file_.path(), key, value));
-  }
+  if (value.empty() || *end != '\0') refuse("metadata '" + key + "'", "a number", "'" + value + "'");
   return parsed;
 }
 
-void Verdict::share(const std::string& rule, double share, const std::string& where) {
-  const double shown = std::isnan(share) ? INFINITY : share;
-  auto [entry, inserted] = shares_.emplace(rule, shown);
-  if (!inserted && shown > entry->second) entry->second = shown;
-  if (shown > 1 && failure_.empty()) {
-    failure_ = shown == 2 ? fmt::format("{}: {}", rule, where)
-                          : fmt::format("{}: {} ({:.3g} of its bound)", rule, where, shown);
-  }
+megamla_tensor output_like(Run& run, const std::string& name, megamla_dtype dtype,
+                           std::initializer_list<int64_t> shape) {
+  megamla_tensor t = run.golden.expected(name, dtype, shape);
+  t.data = run.arena().bytes(bytes_of(t), kUnwritten);
+  t.cuda_device = run.arena().cuda_device();
+  return t;
 }
 
-void Verdict::equal(const std::string& rule, const void* got, const void* expected, int64_t bytes) {
-  const auto* a = static_cast<const uint8_t*>(got);
-  const auto* b = static_cast<const uint8_t*>(expected);
-  if (bytes == 0 || std::memcmp(a, b, static_cast<size_t>(bytes)) == 0) return require(rule, true, "");
-  int64_t first = 0;
-  while (a[first] == b[first]) ++first;
-  require(rule, false, fmt::format("byte {}: expected {:#04x}, found {:#04x}", first, b[first], a[first]));
-}
-
-void Verdict::error(const std::string& message) {
-  if (failure_.empty()) failure_ = message;
+void compare_equal(Run& run, const std::string& name, const megamla_tensor& got) {
+  const auto dtype = static_cast<megamla_dtype>(got.dtype);
+  const auto& s = got.shape;
+  Case& g = run.golden;
+  const megamla_tensor expected = got.ndim == 1   ? g.expected(name, dtype, {s[0]})
+                                  : got.ndim == 2 ? g.expected(name, dtype, {s[0], s[1]})
+                                                  : g.expected(name, dtype, {s[0], s[1], s[2]});
+  run.verdict.equal(name, got.data, expected.data, bytes_of(got));
 }
 
 void expect_ok(megamla_status status) {
