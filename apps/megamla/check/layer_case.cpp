@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "check/call_op.hpp"
+#include "check/case.hpp"
 #include "check/kv_formats.hpp"
 #include "check/layer_rules.hpp"
 #include "model/seeded_layer.hpp"
@@ -209,7 +209,7 @@ class LayerCase {
 }  // namespace
 
 void run_layer(Run& run) {
-  run.verdict.set_implementation("layer");
+  run.verdict.used("layer");
   LayerCase layer(run);
   layer.steps(1, 0);
   layer.ranks();

@@ -38,14 +38,14 @@ class RowRule {
       same_ += error == 0 ? 1 : 0;
     }
     total_ += width;
-    run_.verdict.share(rule_, worst, where);
-    if (l2_ > 0 && squares > 0) run_.verdict.share(rule_ + " L2", std::sqrt(error_squares / squares) / l2_, where);
+    run_.verdict.at_most(rule_, worst, where);
+    if (l2_ > 0 && squares > 0) run_.verdict.at_most(rule_ + " L2", std::sqrt(error_squares / squares) / l2_, where);
   }
   // At least 97% of the elements have the reference's bits.
   void same_bits() const {
     if (total_ > 0) {
-      run_.verdict.share(rule_ + " bits", static_cast<double>(total_ - same_) / (0.03 * static_cast<double>(total_)),
-                         "all rows");
+      run_.verdict.at_most(rule_ + " bits", static_cast<double>(total_ - same_) / (0.03 * static_cast<double>(total_)),
+                           "all rows");
     }
   }
 
@@ -60,7 +60,7 @@ class RowRule {
 void compare_projections(Run& run, const LayerResults& r, const std::vector<int64_t>& rows) {
   const megamla_tensor index = run.golden.input("in.x_index");
   for (const auto& [name, got] : {std::pair{"qr", &r.qr}, std::pair{"latent", &r.latent}}) {
-    const megamla_tensor ref = run.golden.expected(std::string("out.") + name);
+    const megamla_tensor ref = run.golden.input(std::string("out.") + name);
     RowRule rule(run, name, 4.04 / 256, 1e-3, 0);
     for (const int64_t t : rows) {
       const int64_t x = at<const int32_t>(index, t);
@@ -71,8 +71,8 @@ void compare_projections(Run& run, const LayerResults& r, const std::vector<int6
     rule.same_bits();
   }
   if (!run.golden.has("out.compressed_latent")) return;
-  const megamla_tensor tokens = run.golden.expected("out.compressed_token");
-  const megamla_tensor ref = run.golden.expected("out.compressed_latent");
+  const megamla_tensor tokens = run.golden.input("out.compressed_token");
+  const megamla_tensor ref = run.golden.input("out.compressed_latent");
   RowRule rule(run, "compressed latent", 2.02 / 256, 1e-3, 0);
   for (int64_t i = 0; i < tokens.shape[0]; ++i) {
     const int64_t t = at<const int32_t>(tokens, i);
@@ -84,7 +84,7 @@ void compare_projections(Run& run, const LayerResults& r, const std::vector<int6
 }
 
 void compare_all_lse(Run& run, const LayerResults& r) {
-  const megamla_tensor ref = run.golden.expected("out.lse");
+  const megamla_tensor ref = run.golden.input("out.lse");
   double squares = 0;
   int64_t count = 0;
   for (int64_t t = 0; t < ref.shape[0]; ++t) {
@@ -95,17 +95,17 @@ void compare_all_lse(Run& run, const LayerResults& r) {
         run.verdict.require("lse", got == want, fmt::format("row {} head {}: expected {}, found {}", t, h, want, got));
         continue;
       }
-      run.verdict.share("lse", std::abs(got - want) / 2e-2, fmt::format("row {} head {}", t, h));
+      run.verdict.at_most("lse", std::abs(got - want) / 2e-2, fmt::format("row {} head {}", t, h));
       squares += (got - want) * (got - want);
       ++count;
     }
   }
-  if (count > 0) run.verdict.share("lse rms", std::sqrt(squares / static_cast<double>(count)) / 1.5e-3, "all rows");
+  if (count > 0) run.verdict.at_most("lse rms", std::sqrt(squares / static_cast<double>(count)) / 1.5e-3, "all rows");
 }
 
 void compare_pair_of(Run& run, const LayerResults& r, int64_t pick, int64_t t) {
-  const megamla_tensor o = run.golden.expected("out.o");
-  const megamla_tensor scales = run.golden.expected("out.pair_scale");
+  const megamla_tensor o = run.golden.input("out.o");
+  const megamla_tensor scales = run.golden.input("out.pair_scale");
   double product = 0;
   double squares = 0;
   for (int64_t h = 0; h < o.shape[1]; ++h) {
@@ -122,20 +122,20 @@ void compare_pair_of(Run& run, const LayerResults& r, int64_t pick, int64_t t) {
       squares += got[d] * got[d] + ref[d] * ref[d];
     }
     const std::string where = fmt::format("row {} head {}", t, h);
-    if (ref_squares > 0) run.verdict.share("pair L2", std::sqrt(error_squares / ref_squares) / 0.05, where);
+    if (ref_squares > 0) run.verdict.at_most("pair L2", std::sqrt(error_squares / ref_squares) / 0.05, where);
     for (int64_t c = 0; c < kDims / 32; ++c) {
       const int want = at<const uint8_t>(scales, pick, h / 8, c * 8 + h % 8);
       run.verdict.require("pair exponent", std::abs(bytes[c] - want) <= 1, where);
     }
   }
-  run.verdict.share("pair cosine", (1 - 2 * product / squares) / 1e-3, fmt::format("row {}", t));
+  run.verdict.at_most("pair cosine", (1 - 2 * product / squares) / 1e-3, fmt::format("row {}", t));
 }
 
 void compare_picks(Run& run, const LayerResults& r) {
-  const megamla_tensor picks = run.golden.expected("out.pick");
-  const megamla_tensor q = run.golden.expected("out.q");
-  const megamla_tensor z = run.golden.expected("out.z");
-  const megamla_tensor y = run.golden.expected("out.y");
+  const megamla_tensor picks = run.golden.input("out.pick");
+  const megamla_tensor q = run.golden.input("out.q");
+  const megamla_tensor z = run.golden.input("out.z");
+  const megamla_tensor y = run.golden.input("out.y");
   RowRule q_rule(run, "q", 3.03 / 256, 1e-2, 8e-3);
   RowRule z_rule(run, "z", 1.0 / 256, 0.15, 2e-2);
   RowRule y_rule(run, "y", 1.0 / 256, 0.1, 2e-2);
@@ -163,8 +163,8 @@ void compare_picks(Run& run, const LayerResults& r) {
 }
 
 void compare_y_part(Run& run, const LayerResults& r, const std::vector<int64_t>& rows) {
-  const megamla_tensor columns = run.golden.expected("out.y_column");
-  const megamla_tensor ref = run.golden.expected("out.y_part");
+  const megamla_tensor columns = run.golden.input("out.y_column");
+  const megamla_tensor ref = run.golden.input("out.y_part");
   RowRule rule(run, "y_part", 1.0 / 256, 0.1, 3e-2);
   for (const int64_t t : rows) {
     rule.row(
@@ -195,7 +195,7 @@ megamla_layer_taps LayerResults::taps(int64_t begin, int64_t end) const {
   return t;
 }
 
-LayerResults make_results(Arena& arena, int64_t tokens, const io::ModelConfig& model, int64_t tp) {
+LayerResults make_results(app::Arena& arena, int64_t tokens, const io::ModelConfig& model, int64_t tp) {
   const int64_t heads = model.num_attention_heads / tp;
   const int64_t groups = model.o_groups / tp;
   const int64_t a = format::round_up(tokens, 4);
@@ -223,8 +223,8 @@ void compare_layer(Run& run, const LayerResults& results, const std::vector<int6
 }
 
 void compare_rank(Run& run, const megamla_tensor& y, int64_t rank) {
-  const megamla_tensor picks = run.golden.expected("out.rank_pick");
-  const megamla_tensor ref = run.golden.expected("out.y_rank");
+  const megamla_tensor picks = run.golden.input("out.rank_pick");
+  const megamla_tensor ref = run.golden.input("out.y_rank");
   RowRule rule(run, fmt::format("y of rank {}", rank), 1.0 / 256, 0.1, 2e-2);
   for (int64_t i = 0; i < picks.shape[0]; ++i) {
     const int64_t t = at<const int32_t>(picks, i);

@@ -17,7 +17,7 @@ struct LayerResults {
 
   megamla_layer_taps taps(int64_t begin, int64_t end) const;
 };
-LayerResults make_results(Arena& arena, int64_t tokens, const io::ModelConfig& model, int64_t tp);
+LayerResults make_results(app::Arena& arena, int64_t tokens, const io::ModelConfig& model, int64_t tp);
 
 // Every stage end to end; `real_rows`: rows that are not padding.
 void compare_layer(Run& run, const LayerResults& results, const std::vector<int64_t>& real_rows);
