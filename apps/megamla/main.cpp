@@ -1,0 +1,82 @@
+// megamla: the library as a program. Every subcommand is in its own file; command.hpp lists them.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <map>
+
+#include "command.hpp"
+#include "megamla/types.h"
+#include "text.hpp"
+
+namespace megamla::app {
+namespace {
+
+constexpr const char* kFooter =
+    "Examples:\n"
+    "  megamla check golden/                 every golden case of a folder, on this machine's default device\n"
+    "  megamla check --device reference a.safetensors --json report.json\n"
+    "  megamla COMMAND --help                options and examples of a subcommand\n"
+    "\n"
+    "Exit codes: 0 ok; 1 a result does not hold; 2 wrong arguments, or a file or device that cannot be used.\n"
+    "Errors are one line on stderr: what, where, expected, found.";
+
+std::string shown_name(std::string name) {
+  std::replace(name.begin(), name.end(), '_', '-');
+  return name;
+}
+
+int fail(const std::string& where, const std::string& message) {
+  fmt::print(stderr, "{}: {}\n", where, one_line(message));
+  return kUsage;
+}
+
+// "megamla" or "megamla check": what the user was calling when parsing failed.
+std::string calling(const CLI::App& app) {
+  std::string name = app.get_name();
+  for (const CLI::App* sub : app.get_subcommands()) name += " " + sub->get_name();
+  return name;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("DeepSeek V4.1 mega attention: check, measure and run it.", "megamla");
+  app.set_version_flag("--version", std::string("megamla ") + megamla_version());
+  app.require_subcommand(1);
+  app.footer(kFooter);
+  std::map<const CLI::App*, std::function<int()>> bodies;
+  const auto add = [&](const std::string& name, const Command& command) {
+    CLI::App* sub = app.add_subcommand(shown_name(name), command.summary);
+    sub->footer(command.examples);
+    bodies[sub] = command.add(*sub);
+  };
+#define MEGAMLA_ADD_COMMAND(NAME) add(#NAME, NAME##_command());
+  MEGAMLA_COMMANDS(MEGAMLA_ADD_COMMAND)
+#undef MEGAMLA_ADD_COMMAND
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    const std::string where = calling(app);
+    return fail(where, fmt::format("{} (see {} --help)", error.what(), where));
+  }
+  const CLI::App* chosen = app.get_subcommands().front();
+  try {
+    return bodies.at(chosen)();
+  } catch (const std::exception& error) {
+    return fail("megamla " + chosen->get_name(), error.what());
+  }
+}
+
+}  // namespace
+}  // namespace megamla::app
+
+int main(int argc, char** argv) {
+  try {
+    return megamla::app::run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "megamla: %s\n", error.what());
+    return megamla::app::kUsage;
+  }
+}
