@@ -13,12 +13,14 @@ Status validate(const megamla_rope_table_params& p, int32_t cuda_device) {
   v.require(p.factor >= 1, "factor", "a value of at least 1", fmt::format("{}", p.factor)).finite("factor", p.factor);
   if (p.factor > 1) {
     v.require(p.original_max_position > 0, "original_max_position", "a positive value",
-              fmt::format("{}", p.original_max_position));
+              fmt::format("{}", p.original_max_position))
+        .finite("original_max_position", p.original_max_position);
     v.require(p.beta_slow > 0, "beta_slow", "a positive value", fmt::format("{}", p.beta_slow));
     v.require(p.beta_fast > p.beta_slow, "beta_fast", fmt::format("a value above beta_slow = {}", p.beta_slow),
-              fmt::format("{}", p.beta_fast));
+              fmt::format("{}", p.beta_fast))
+        .finite("beta_fast", p.beta_fast);
   }
-  v.range("angles", p.angles, MEGAMLA_ROPE_EXACT, MEGAMLA_ROPE_FP32);
+  v.range("angles", p.angles, MEGAMLA_ROPE_EXACT, MEGAMLA_ROPE_FP32).range("reserved", p.reserved, 0, 0);
   v.tensor("cos_sin", p.cos_sin, {MEGAMLA_F32}, {Validator::kAny, 64}, 1, Validator::Access::kWrite);
   if (v.ok()) v.optional_tensor("positions", p.positions, {MEGAMLA_I64}, {p.cos_sin.shape[0]}, 1);
   v.optional_tensor("inv_freq", p.inv_freq, {MEGAMLA_F64}, {32}, 1, Validator::Access::kWrite);
