@@ -8,7 +8,7 @@ pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)
 
 # oneDNN: Debian 12 has 2.6, Ubuntu 24.04 has 3.x. Not through its CMake package: Debian's asks for OpenCL's headers,
 # which its own development package does not bring.
-if(MEGAMLA_ONEDNN AND NOT TARGET oneDNN::dnnl)
+if(NOT TARGET oneDNN::dnnl)
   find_path(MEGAMLA_DNNL_INCLUDE oneapi/dnnl/dnnl.hpp REQUIRED)
   find_library(MEGAMLA_DNNL_LIBRARY dnnl REQUIRED)
   add_library(oneDNN::dnnl UNKNOWN IMPORTED)

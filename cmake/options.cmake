@@ -5,7 +5,9 @@ target_compile_options(
   INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Wold-style-cast>
             $<$<AND:$<BOOL:${MEGAMLA_WERROR}>,$<COMPILE_LANGUAGE:CXX>>:-Werror>
             # Rounded results are part of the contract: a product and a sum fuse only where the source says std::fma.
-            $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
+            $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>
+            # src/format is one definition for host and device and uses std::bit_cast.
+            $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>)
 if(MEGAMLA_SANITIZE)
   target_compile_options(megamla_options INTERFACE $<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=${MEGAMLA_SANITIZE}
                                                    -fno-sanitize-recover=all -fno-omit-frame-pointer>)
