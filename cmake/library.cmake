@@ -35,6 +35,9 @@ target_include_directories(megamla INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_
 target_link_libraries(megamla PRIVATE $<BUILD_INTERFACE:megamla_options> ${MEGAMLA_PRIVATE_LIBRARIES})
 # Hidden visibility does not reach the standard library's templates; the list of exports does.
 target_link_options(megamla PRIVATE -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/exports.map)
+if(NOT MEGAMLA_SANITIZE)  # a sanitizer's runtime is in the executable
+  target_link_options(megamla PRIVATE -Wl,--no-undefined)
+endif()
 set_property(TARGET megamla PROPERTY LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/exports.map)
 
 # An archive, so that a test links only what it uses.
