@@ -8,11 +8,15 @@ namespace megamla::format {
 constexpr int kCastGroup = 32;
 constexpr uint8_t kZeroGroupScale = 105;  // of an all-zero group of the attention output: ceil(log2(1e-4 / 448)) + 127
 
-// amax floored at 1e-4; NaN values become 0x7f and do not count for the maximum.
+// The exponent of an attention output's group from its max|x|, floored at 1e-4.
+MEGAMLA_HD constexpr int output_group_exponent(float amax) {
+  const float bounded = amax > kAmaxFloor ? amax : kAmaxFloor;
+  return detail::is_finite(bounded) ? group_exponent(bounded) : 120;
+}
+
+// NaN values become 0x7f and do not count for the maximum.
 MEGAMLA_HD constexpr uint8_t cast_output_group(const float* x, uint8_t* data) {
-  const float largest = detail::amax(x, kCastGroup);
-  const float bounded = largest > kAmaxFloor ? largest : kAmaxFloor;
-  const int e = detail::is_finite(bounded) ? group_exponent(bounded) : 120;
+  const int e = output_group_exponent(detail::amax(x, kCastGroup));
   const float factor = inverse_power_of_two(e);
   for (int i = 0; i < kCastGroup; ++i) data[i] = float_to_e4m3(x[i] * factor);
   return static_cast<uint8_t>(e + 127);

@@ -1,0 +1,73 @@
+#include "cpu/attention/query.hpp"
+
+#include <cmath>
+#include <cstring>
+#include <numbers>
+
+#include "cpu/simd.hpp"
+#include "cpu/widen.hpp"
+#include "format/rope.hpp"
+
+namespace megamla::cpu::attention {
+namespace {
+
+constexpr int64_t kDims = format::kHeadDim;
+constexpr int kPairs = format::kRopeDim / 2;
+
+void copy_head(const AttentionView& view, int64_t t, int64_t head, format::Bf16* q) {
+  const format::Bf16* row = view.q_row(t);
+  if (view.q_layout == MEGAMLA_Q_STANDARD) {
+    std::memcpy(q, row + view.q_index(head, 0), kDims * sizeof(*q));
+    return;
+  }
+  for (int64_t d = 0; d < kDims; d += format::kQChunkDims) {
+    std::memcpy(q + d, row + view.q_index(head, d), format::kQChunkDims * sizeof(*q));
+  }
+}
+
+float norm_factor(const format::Bf16* q, float eps) {
+  float lane[16] = {};
+  for (int64_t d = 0; d < kDims; d += 16) {
+    for (int64_t l = 0; l < 16; ++l) {
+      const float x = format::to_float(q[d + l]);
+      lane[l] += x * x;
+    }
+  }
+  double squares = 0;
+  for (const float sum : lane) squares += sum;
+  return static_cast<float>(1 / std::sqrt(squares / static_cast<double>(kDims) + static_cast<double>(eps)));
+}
+
+MEGAMLA_SIMD_CLONES void rotate_head(const float* cos_sin, format::Bf16* q) {
+  float x0[kPairs];
+  float x1[kPairs];
+  format::Bf16* pairs = q + format::kNopeDim;
+  for (int j = 0; j < kPairs; ++j) {
+    x0[j] = format::to_float(pairs[2 * j]);
+    x1[j] = format::to_float(pairs[2 * j + 1]);
+  }
+  float y[format::kRopeDim];
+  for (int j = 0; j < kPairs; ++j) {
+    const format::Pair rotated = format::rotate({x0[j], x1[j]}, cos_sin[j], cos_sin[kPairs + j]);
+    y[2 * j] = rotated.x0;
+    y[2 * j + 1] = rotated.x1;
+  }
+  narrow_to_bf16(y, format::kRopeDim, pairs);
+}
+
+}  // namespace
+
+void load_query(Multiplier multiplier, const AttentionView& view, int64_t t, const float* cos_sin, void* q,
+                float* scales) {
+  for (int64_t head = 0; head < view.live_heads; ++head) {
+    format::Bf16 values[kDims];
+    format::Bf16* target = multiplier == Multiplier::kGemmF32 ? values : static_cast<format::Bf16*>(q) + head * kDims;
+    copy_head(view, t, head, target);
+    scales[head] = view.softmax_scale * std::numbers::log2e_v<float>;
+    if (view.q_norm) scales[head] *= norm_factor(target, view.q_norm_eps);
+    if (cos_sin != nullptr) rotate_head(cos_sin, target);
+    if (multiplier == Multiplier::kGemmF32) widen_bf16(values, kDims, static_cast<float*>(q) + head * kDims);
+  }
+}
+
+}  // namespace megamla::cpu::attention

@@ -1,0 +1,53 @@
+#include "cpu/attention/segment.hpp"
+
+namespace megamla::cpu::attention {
+namespace {
+
+constexpr int64_t kDims = format::kHeadDim;
+
+// The segment's keys, by their place among the row's valid ones.
+void collect_keys(const AttentionView& view, int64_t t, KeyRange range, KeyRef* keys) {
+  int64_t place = 0;
+  view.for_each_key(t, [&](const KeySource& source, int64_t slot) {
+    if (place >= range.begin && place < range.end) keys[place - range.begin] = {&source, slot};
+    ++place;
+  });
+}
+
+// Scores to weights, head by head; rescales what earlier tiles accumulated where a head's shift rose.
+template <class Weight>
+void weigh_tile(const RowScratch& scratch, int64_t heads, int64_t count, int64_t padded, bool first,
+                const Partial& result) {
+  for (int64_t head = 0; head < heads; ++head) {
+    const float factor = weigh_scores(scratch.scores + head * kTileKeys, count, padded, scratch.scales[head], result,
+                                      head, static_cast<Weight*>(scratch.weights) + head * kTileKeys);
+    if (!first && factor != 1.0F) scale_row(factor, kDims, result.out + head * kDims);
+  }
+}
+
+}  // namespace
+
+Status attend_segment(Multiplier multiplier, const AttentionView& view, int64_t t, int64_t keys, int64_t index,
+                      const RowScratch& scratch, const Partial& result) {
+  const int64_t heads = view.live_heads;
+  const KeyRange range = segment(keys, index);
+  collect_keys(view, t, range, scratch.keys);
+  start_partial(result, heads);
+  for (int64_t i = 0; i < num_tiles(range.size()); ++i) {
+    const KeyRange part = tile(range.size(), i);
+    const int64_t padded = format::round_up(part.size(), kKeyGranule);
+    load_keys(multiplier, scratch.keys + part.begin, part.size(), padded, scratch.tile);
+    MEGAMLA_RETURN_IF_ERROR(
+        multiply_scores(multiplier, scratch.q, heads, scratch.tile, padded, scratch.scores, kTileKeys));
+    if (multiplier == Multiplier::kGemmF32) {
+      weigh_tile<float>(scratch, heads, part.size(), padded, i == 0, result);
+    } else {
+      weigh_tile<format::Bf16>(scratch, heads, part.size(), padded, i == 0, result);
+    }
+    MEGAMLA_RETURN_IF_ERROR(multiply_weights(multiplier, scratch.weights, kTileKeys, heads, scratch.tile, padded, i > 0,
+                                             scratch.product, result.out));
+  }
+  return {};
+}
+
+}  // namespace megamla::cpu::attention

@@ -1,0 +1,11 @@
+#include "reference/prefill_attention.hpp"
+
+#include "reference/attention_rows.hpp"
+
+namespace megamla::reference {
+
+Status prefill_attention(const megamla_prefill_attention_params& p, const megamla_exec& exec) {
+  return attention_rows(view_of(p), exec);
+}
+
+}  // namespace megamla::reference
