@@ -7,7 +7,7 @@
 #include <string>
 
 // Names as in C++; '_' is shown as '-' on the command line.
-#define MEGAMLA_COMMANDS(COMMAND) COMMAND(check)
+#define MEGAMLA_COMMANDS(COMMAND) COMMAND(check) COMMAND(make_layer) COMMAND(replay)
 
 namespace megamla::app {
 

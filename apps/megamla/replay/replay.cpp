@@ -1,0 +1,126 @@
+#include "replay/replay.hpp"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "command.hpp"
+#include "io/trace.hpp"
+
+namespace megamla::replay {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+int64_t peak_rss() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss * 1024;
+}
+
+std::vector<Request> read_requests(const ReplayOptions& options) {
+  Result<std::vector<io::TraceRequest>> traced = io::read_trace(options.trace, options.requests);
+  if (!traced.ok()) throw app::InputError(traced.status().message());
+  if (traced.value().empty())
+    throw app::InputError(fmt::format("{}: expected at least one request, found none", options.trace));
+  std::vector<Request> requests;
+  for (const io::TraceRequest& request : traced.value()) {
+    requests.push_back(make_request(static_cast<int64_t>(requests.size()), request, options.max_tokens));
+  }
+  return requests;
+}
+
+// Limits that the requests fit: the longest sets the model length, and the pool holds as many of the largest as may run
+// at a time.
+void fit_limits(const std::vector<Request>& requests, ReplayOptions& options) {
+  SchedulerLimits& limits = options.model.limits;
+  limits.max_requests = std::min<int64_t>(options.max_requests, static_cast<int64_t>(requests.size()));
+  std::vector<int64_t> lengths;
+  int64_t all = 0;
+  for (const Request& request : requests) {
+    lengths.push_back(request.total());
+    all += request.total();
+  }
+  std::sort(lengths.rbegin(), lengths.rend());
+  options.model.max_model_len = lengths.front();
+  limits.max_batched_tokens = std::min(limits.max_batched_tokens, std::max<int64_t>(all, 1));
+  for (int64_t i = 0; i < limits.max_requests; ++i) {
+    const int64_t tokens = lengths[static_cast<size_t>(i)];
+    limits.window_blocks += Scheduler::window_blocks_for(tokens, limits.window, limits.max_batched_tokens);
+    limits.compressed_blocks += Scheduler::compressed_blocks_for(tokens);
+  }
+}
+
+struct Counts {
+  int64_t prefill = 0;
+  int64_t decode = 0;
+};
+
+Counts count_tokens(const std::vector<Scheduled>& step) {
+  Counts counts;
+  for (const Scheduled& s : step) (s.request->prefilling() ? counts.prefill : counts.decode) += s.query;
+  return counts;
+}
+
+}  // namespace
+
+ReplayResult run_replay(ReplayOptions options, const std::function<void(const Progress&)>& progress) {
+  std::vector<Request> requests = read_requests(options);
+  fit_limits(requests, options);
+  ReplayResult result;
+  result.requests = static_cast<int64_t>(requests.size());
+  int64_t all_tokens = 0;
+  for (const Request& request : requests) all_tokens += request.total();
+
+  Model model(options.model);
+  Verifier verifier(model, options.verify_rate, options.model.seed);
+  Scheduler scheduler(std::move(requests), options.model.limits);
+  const Clock::time_point begin = Clock::now();
+  for (std::vector<Scheduled> step = scheduler.next(); !step.empty(); step = scheduler.next()) {
+    const Counts counts = count_tokens(step);
+    const StepBatch batch = model.batch(step);
+    const std::vector<int64_t> sampled = verifier.choose(step);
+    double step_seconds = 0;
+    for (const Model::Layer& layer : model.layers()) {
+      const Clock::time_point forward = Clock::now();
+      const megamla_tensor y = model.forward(layer, batch);
+      step_seconds += seconds_since(forward);
+      const Clock::time_point verify = Clock::now();
+      verifier.check(layer, step, batch, y, sampled);
+      result.verify_seconds += seconds_since(verify);
+    }
+    ++result.steps;
+    result.step_seconds.push_back(step_seconds);
+    const double share = static_cast<double>(counts.prefill) / static_cast<double>(counts.prefill + counts.decode);
+    result.prefill_seconds += step_seconds * share;
+    result.decode_seconds += step_seconds * (1 - share);
+    result.prefill_tokens += counts.prefill;
+    result.decode_tokens += counts.decode;
+    scheduler.complete(step);
+    progress({result.requests - scheduler.remaining(), result.requests,
+              result.prefill_tokens + result.decode_tokens + scheduler.reused_tokens(), all_tokens,
+              seconds_since(begin)});
+  }
+  result.wall_seconds = seconds_since(begin);
+  scheduler.forget_prefixes();
+  std::sort(result.step_seconds.begin(), result.step_seconds.end());
+  result.reused_tokens = scheduler.reused_tokens();
+  result.weight_bytes = model.weight_bytes();
+  result.pool_bytes = model.pool_bytes();
+  result.workspace_bytes = model.workspace_bytes();
+  result.peak_rss_bytes = peak_rss();
+  result.kv_bytes_per_token = model.kv_bytes_per_token();
+  result.window_blocks = options.model.limits.window_blocks;
+  result.window_blocks_peak = scheduler.window_blocks().peak();
+  result.window_blocks_left = scheduler.window_blocks().in_use();
+  result.compressed_blocks = options.model.limits.compressed_blocks;
+  result.compressed_blocks_peak = scheduler.compressed_blocks().peak();
+  result.compressed_blocks_left = scheduler.compressed_blocks().in_use();
+  result.worst = verifier.worst();
+  return result;
+}
+
+}  // namespace megamla::replay
