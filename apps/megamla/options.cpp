@@ -71,8 +71,9 @@ void JsonOption::write(const std::string& command, nlohmann::json record) const 
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   file << text;
   file.close();
-  if (!file) throw InputError(fmt::format("--json: {}: expected a file that can be written, found: {}", path,
-                                          std::strerror(errno)));
+  if (!file)
+    throw InputError(
+        fmt::format("--json: {}: expected a file that can be written, found: {}", path, std::strerror(errno)));
 }
 
 }  // namespace megamla::app

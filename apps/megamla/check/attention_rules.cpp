@@ -12,6 +12,7 @@ namespace megamla::check {
 namespace {
 
 constexpr int64_t kDims = 512;
+constexpr int64_t kRowChunks = kDims / format::kOChunkDims;  // scale bytes of a (token, head)
 
 struct Tolerance {
   double absolute;  // times max(1, scale)
@@ -40,7 +41,7 @@ struct Cosine {
   }
   void judge(const std::string& rule, double bound, Verdict& verdict) const {
     if (truth_squares < 1e-12) return;
-    verdict.share(rule, (1 - 2 * product / squares) / bound, "whole case");
+    verdict.below(rule, (1 - 2 * product / squares) / bound, "whole case");
   }
 };
 
@@ -54,14 +55,31 @@ double compare_row(const AttentionTruth& truth, const Tolerance& tolerance, cons
   for (int64_t d = 0; d < kDims; ++d) {
     const double error = std::abs(got[d] - ref[d]);
     const double bound = std::max(tolerance.absolute * truth.scale, tolerance.relative * (std::abs(ref[d]) + 1e-6));
-    worst = std::isnan(error) ? NAN : std::max(worst, error / bound);
-    if (std::isnan(worst)) break;
+    if (std::isnan(error)) {
+      worst = error;
+      break;
+    }
+    worst = std::max(worst, error / bound);
     error_squares += error * error;
     ref_squares += ref[d] * ref[d];
     cosine.add(got[d], ref[d]);
   }
-  verdict.share(rule, worst, place(t, h));
+  verdict.below(rule, worst, [&] { return place(t, h); });
   return std::sqrt(ref_squares) > 1e-4 ? std::sqrt(error_squares / ref_squares) : 0;
+}
+
+// Rule 4: every scale byte within 1 of the expected one.
+void compare_scale_bytes(const AttentionTruth& truth, int64_t t, int64_t h, const uint8_t* bytes, Verdict& verdict) {
+  const int64_t group = h / format::kGroupHeads;
+  for (int64_t c = 0; c < kRowChunks; ++c) {
+    const format::PackedScale where = format::packed_scale(c * format::kGroupHeads + h % format::kGroupHeads);
+    const auto word =
+        static_cast<uint32_t>(at<const int32_t>(truth.scale_words, group, where.word, truth.first_token + t));
+    const int expected = static_cast<int>((word >> where.shift) & 0xffU);
+    verdict.require("fp8 scale byte", std::abs(int{bytes[c]} - expected) <= 1, [&] {
+      return fmt::format("{} chunk {}: expected {}, found {}", place(t, h), c, expected, bytes[c]);
+    });
+  }
 }
 
 bool all_zero(const double* ref) {
@@ -90,24 +108,16 @@ void compare_pair(const AttentionTruth& truth, const megamla_tensor& pair, const
   for (int64_t t = 0; t < truth.o.shape[0]; ++t) {
     for (int64_t h = 0; h < truth.live_heads; ++h) {
       float got[kDims];
-      uint8_t bytes[kDims / format::kOChunkDims];
+      uint8_t bytes[kRowChunks];
       dequantise_head(pair, scale, t, h, got, bytes);
       const double l2 = compare_row(truth, kFp8, "fp8 element", t, h, got, cosine, verdict);
-      verdict.share("fp8 L2", l2 / 0.045, place(t, h));
-      const bool zero = all_zero(truth_row(truth, t, h));
-      for (int64_t c = 0; c < kDims / format::kOChunkDims; ++c) {
-        const format::PackedScale where = format::packed_scale(c * format::kGroupHeads + h % format::kGroupHeads);
-        const int64_t word_index =
-            (h / format::kGroupHeads * 32 + where.word) * truth.scale_words.shape[2] + truth.first_token + t;
-        const auto word = static_cast<uint32_t>(data<const int32_t>(truth.scale_words)[word_index]);
-        const int difference = std::abs(static_cast<int>(bytes[c]) - static_cast<int>((word >> where.shift) & 0xffU));
-        verdict.require("fp8 scale byte", difference <= 1,
-                        fmt::format("{} chunk {}: off by {}", place(t, h), c, difference));
-        if (zero) verdict.require("zero row", bytes[c] == format::kZeroGroupScale, place(t, h) + ": scale byte");
-      }
-      if (zero)
-        verdict.require("zero row", std::all_of(got, got + kDims, [](float x) { return x == 0; }),
-                        place(t, h) + ": data");
+      verdict.below("fp8 L2", l2 / 0.045, [&] { return place(t, h); });
+      compare_scale_bytes(truth, t, h, bytes, verdict);
+      if (!all_zero(truth_row(truth, t, h))) continue;
+      const bool zero = std::all_of(got, got + kDims, [](float x) { return x == 0; });
+      verdict.require("zero row", zero, [&] { return place(t, h) + ": data"; });
+      const bool floor = std::all_of(bytes, bytes + kRowChunks, [](uint8_t b) { return b == format::kZeroGroupScale; });
+      verdict.require("zero row", floor, [&] { return place(t, h) + ": scale bytes"; });
     }
   }
   cosine.judge("fp8 cosine", kFp8.cosine, verdict);
@@ -121,7 +131,8 @@ void compare_bf16(const AttentionTruth& truth, const megamla_tensor& out, Verdic
       for (int64_t d = 0; d < kDims; ++d) got[d] = format::to_float(at<const format::Bf16>(out, t, h, d));
       compare_row(truth, kBf16, "bf16 element", t, h, got, cosine, verdict);
       if (all_zero(truth_row(truth, t, h))) {
-        verdict.require("bf16 zero row", std::all_of(got, got + kDims, [](float x) { return x == 0; }), place(t, h));
+        verdict.require("bf16 zero row", std::all_of(got, got + kDims, [](float x) { return x == 0; }),
+                        [&] { return place(t, h); });
       }
     }
   }
@@ -135,11 +146,12 @@ void compare_lse(const AttentionTruth& truth, const megamla_tensor& lse, const s
       const double got = at<const float>(lse, t, h);
       if (!std::isfinite(ref)) {
         verdict.require(rule, std::isnan(ref) ? std::isnan(got) : got == ref,
-                        fmt::format("{}: expected {}, found {}", place(t, h), ref, got));
+                        [&] { return fmt::format("{}: expected {}, found {}", place(t, h), ref, got); });
         continue;
       }
       const double bound = std::max(1e-5 * (1 + std::abs(ref)), 4.01 / 65536 * (std::abs(ref) + 1e-6));
-      verdict.share(rule, std::abs(got - ref) / bound, place(t, h));
+      verdict.below(rule, std::abs(got - ref) / bound,
+                    [&] { return fmt::format("{}: expected {}, found {}", place(t, h), ref, got); });
     }
   }
 }

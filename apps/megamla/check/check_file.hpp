@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "check/case.hpp"
 
@@ -14,6 +15,9 @@ struct Report {
   Verdict verdict;
   double seconds = 0;
 };
+
+// A file, or every *.safetensors below a folder in the order of their paths. Throws CaseError if there is nothing.
+std::vector<std::string> find_cases(const std::string& path);
 
 // Never throws: a file that cannot be read, an unknown op and a refused call are failures of the case.
 Report check_file(const std::string& path, const megamla_exec& exec);

@@ -22,6 +22,7 @@ constexpr Entry kRunners[] = {
     {"kv_decode", run_kv_decode},
     {"kv_encode", run_kv_encode},
     {"kv_insert", run_kv_insert},
+    {"layer", run_layer},
     {"mxfp8_quant", run_mxfp8_quant},
     {"o_proj", run_o_proj},
     {"pad_q", run_pad_q},

@@ -35,5 +35,7 @@ void run_cast(Run& run);
 void run_mxfp8_quant(Run& run);
 // o_proj_case.cpp
 void run_o_proj(Run& run);
+// layer_case.cpp
+void run_layer(Run& run);
 
 }  // namespace megamla::check
