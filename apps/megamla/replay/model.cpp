@@ -66,7 +66,7 @@ void Model::make_layers(const ModelOptions& options) {
     layer.config.compressed_format = layer.config.compress_ratio > 0 ? compressed : MEGAMLA_KV_NONE;
     layer.config.max_model_len = options.max_model_len;
     layer.config.max_num_batched_tokens = options.limits.max_batched_tokens;
-    layer.config.max_num_requests = options.limits.max_requests;
+    layer.config.max_num_requests = options.limits.max_batched_tokens;  // sampled rows are single-token requests
     if (layer.config.compress_ratio > 0 &&
         std::find(options.layers.begin(), options.layers.end(), layer.config.kv_source_layer) == options.layers.end()) {
       throw app::InputError(
