@@ -1,7 +1,6 @@
 // The KV records of contract section 3: one trait per format, and the row codecs.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 
 #include "format/bf16.hpp"
@@ -41,8 +40,7 @@ struct Fp8_584 {
   static constexpr int kScaleGroups = 7;
 };
 
-// Calls f with the trait of a format; returns f's result, or f.none() is not needed: NONE is never passed (validation
-// has refused it).
+// f(the trait of a format), and its result. `kind` is a format: NONE has no records.
 template <class F>
 MEGAMLA_HD constexpr auto with_record(megamla_kv_format kind, F&& f) {
   switch (kind) {
@@ -69,8 +67,8 @@ MEGAMLA_HD constexpr int64_t scale_bytes(megamla_kv_format kind) {
 }
 MEGAMLA_HD constexpr int64_t record_bytes(megamla_kv_format kind) { return data_bytes(kind) + scale_bytes(kind); }
 
-// Bytes that vLLM rounds a page up to.
-constexpr int64_t page_alignment(megamla_kv_format kind) {
+// Bytes that vLLM rounds a page up to a multiple of.
+MEGAMLA_HD constexpr int64_t page_alignment(megamla_kv_format kind) {
   return kind == MEGAMLA_KV_NVFP4_288 ? 256 : kind == MEGAMLA_KV_FP8_584 ? 576 : 512;
 }
 
@@ -92,9 +90,9 @@ constexpr float kAmaxFloor = 1e-4F;  // of the ue8m0 casts: byte 105 for an all-
 
 namespace detail {
 
-MEGAMLA_HD constexpr float magnitude(float x) { return std::bit_cast<float>(std::bit_cast<uint32_t>(x) & 0x7fffffffu); }
-MEGAMLA_HD constexpr bool is_nan(float x) { return x != x; }
-MEGAMLA_HD constexpr bool is_finite(float x) { return (std::bit_cast<uint32_t>(x) & 0x7f800000u) != 0x7f800000u; }
+MEGAMLA_HD constexpr float magnitude(float x) { return bit_cast<float>(bit_cast<uint32_t>(x) & 0x7fffffffu); }
+MEGAMLA_HD constexpr bool is_nan(float x) { return (bit_cast<uint32_t>(x) & 0x7fffffffu) > 0x7f800000u; }
+MEGAMLA_HD constexpr bool is_finite(float x) { return (bit_cast<uint32_t>(x) & 0x7f800000u) != 0x7f800000u; }
 
 // max|x|, NaN ignored.
 MEGAMLA_HD constexpr float amax(const float* x, int count) {
@@ -114,7 +112,7 @@ MEGAMLA_HD constexpr void encode_ue8m0_group(const float* x, int count, uint8_t*
   if (!is_finite(largest)) {
     *scale = 0xff;
     for (int i = 0; i < count; ++i) {
-      data[i] = is_finite(x[i]) ? static_cast<uint8_t>((std::bit_cast<uint32_t>(x[i]) >> 24) & 0x80u) : uint8_t{0xfe};
+      data[i] = is_finite(x[i]) ? static_cast<uint8_t>((bit_cast<uint32_t>(x[i]) >> 24) & 0x80u) : uint8_t{0xfe};
     }
     return;
   }

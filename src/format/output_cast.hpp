@@ -26,8 +26,8 @@ MEGAMLA_HD constexpr uint8_t cast_output_group(const float* x, uint8_t* data) {
 MEGAMLA_HD constexpr uint8_t cast_mxfp8_group(const float* x, uint8_t* data) {
   const float largest = detail::amax(x, kCastGroup);
   const int e = detail::is_finite(largest) ? group_exponent(largest) : 120;
-  // 2^127 is the largest factor that an fp32 holds: x * 2^-e in one exact step.
-  const float factor = e == -127 ? 0x1p127F : inverse_power_of_two(e);
+  // 2^127, the factor of the smallest exponent, is still an fp32: x * 2^-e is one exact step, subnormal x included.
+  const float factor = inverse_power_of_two(e);
   for (int i = 0; i < kCastGroup; ++i) data[i] = float_to_e4m3(x[i] * factor);
   return static_cast<uint8_t>(e + 127);
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "format/chunked.hpp"
 #include "format/kv_record.hpp"
 
 namespace megamla::format {
@@ -13,29 +14,41 @@ struct SlotBytes {
   Byte* scale;
 };
 
-// Byte offsets of row `row` of a page from the page's begin.
-struct RowOffsets {
-  int64_t data;
-  int64_t scale;
+// Bytes of the records of one page, and those of a page as vLLM pads it.
+MEGAMLA_HD constexpr int64_t page_bytes(megamla_kv_format kind, int64_t page_size) {
+  return page_size * record_bytes(kind);
+}
+MEGAMLA_HD constexpr int64_t padded_page_bytes(megamla_kv_format kind, int64_t page_size) {
+  return round_up(page_bytes(kind, page_size), page_alignment(kind));
+}
+
+// Both layouts put the bytes of row r of a page at begin + r * step.
+//   planar:      all data rows, then all scale rows
+//   interleaved: record after record, scales right after their data
+struct PageGeometry {
+  int64_t data_step;
+  int64_t scale_begin;  // data begins at 0
+  int64_t scale_step;
 };
-MEGAMLA_HD constexpr RowOffsets row_offsets(megamla_kv_format kind, megamla_page_layout layout, int64_t page_size,
-                                            int64_t row) {
+MEGAMLA_HD constexpr PageGeometry page_geometry(megamla_kv_format kind, megamla_page_layout layout, int64_t page_size) {
   const int64_t data = data_bytes(kind);
   const int64_t scale = scale_bytes(kind);
-  if (layout == MEGAMLA_PAGE_INTERLEAVED) return {row * (data + scale), row * (data + scale) + data};
-  return {row * data, page_size * data + row * scale};
+  if (layout == MEGAMLA_PAGE_INTERLEAVED) return {data + scale, data, data + scale};
+  return {data, page_size * data, scale};
+}
+MEGAMLA_HD constexpr PageGeometry page_geometry(const megamla_kv_cache& cache) {
+  return page_geometry(static_cast<megamla_kv_format>(cache.format), static_cast<megamla_page_layout>(cache.layout),
+                       cache.page_size);
 }
 
 MEGAMLA_HD constexpr int64_t num_slots(const megamla_kv_cache& cache) { return cache.num_pages * cache.page_size; }
 
 // `slot` must be in [0, num_slots).
 MEGAMLA_HD inline SlotBytes<uint8_t> slot_bytes(const megamla_kv_cache& cache, int64_t slot) {
-  const int64_t page = slot / cache.page_size;
-  const RowOffsets offsets =
-      row_offsets(static_cast<megamla_kv_format>(cache.format), static_cast<megamla_page_layout>(cache.layout),
-                  cache.page_size, slot % cache.page_size);
-  uint8_t* begin = static_cast<uint8_t*>(cache.data) + page * cache.page_stride;
-  return {begin + offsets.data, begin + offsets.scale};
+  const PageGeometry page = page_geometry(cache);
+  const int64_t row = slot % cache.page_size;
+  uint8_t* begin = static_cast<uint8_t*>(cache.data) + slot / cache.page_size * cache.page_stride;
+  return {begin + row * page.data_step, begin + page.scale_begin + row * page.scale_step};
 }
 
 }  // namespace megamla::format

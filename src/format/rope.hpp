@@ -14,12 +14,12 @@ struct Pair {
 };
 
 namespace detail {
-// A product that is rounded before it is used, whatever the compiler's contraction rules are.
+// A product that is rounded before it is used. On the host a product that goes into std::fma cannot be contracted.
 MEGAMLA_HD inline float rounded_product(float a, float b) {
 #if defined(__CUDA_ARCH__)
   return __fmul_rn(a, b);
 #else
-  return a * b;  // the library is built with -ffp-contract=off
+  return a * b;
 #endif
 }
 }  // namespace detail
