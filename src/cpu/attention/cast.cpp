@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "cpu/attention/products_avx512.hpp"
+#include "cpu/attention/vector_avx512.hpp"
 #include "cpu/simd.hpp"
 #include "format/output_cast.hpp"
 
@@ -24,9 +26,7 @@ inline uint8_t e4m3_code(float x) {
   return static_cast<uint8_t>(magnitude > 0x7f800000U ? 0x7fU : (sign | saturated));
 }
 
-}  // namespace
-
-MEGAMLA_SIMD_CLONES uint8_t cast_output_group(const float* x, uint8_t* data) {
+MEGAMLA_SIMD_CLONES uint8_t cast_group(const float* x, uint8_t* data) {
   // As integers, magnitudes compare like floats and their maximum needs no order of evaluation; NaN counts as 0.
   uint32_t largest = 0;
   for (int i = 0; i < format::kCastGroup; ++i) {
@@ -37,6 +37,14 @@ MEGAMLA_SIMD_CLONES uint8_t cast_output_group(const float* x, uint8_t* data) {
   const float factor = format::inverse_power_of_two(e);
   for (int i = 0; i < format::kCastGroup; ++i) data[i] = e4m3_code(x[i] * factor);
   return static_cast<uint8_t>(e + 127);
+}
+
+}  // namespace
+
+void cast_output_groups(const float* x, int64_t groups, uint8_t* data, int64_t data_stride, uint8_t* scales) {
+  static const bool avx512 = has_avx512_bf16();
+  if (avx512) return cast_output_groups_avx512(x, groups, data, data_stride, scales);
+  for (int64_t g = 0; g < groups; ++g) scales[g] = cast_group(x + g * format::kCastGroup, data + g * data_stride);
 }
 
 }  // namespace megamla::cpu::attention

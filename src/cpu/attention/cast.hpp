@@ -1,11 +1,11 @@
-// format::cast_output_group for the vector unit: the same bytes.
+// format::cast_output_group of many groups: the same bytes.
 #pragma once
 
 #include <cstdint>
 
 namespace megamla::cpu::attention {
 
-// 32 values -> 32 e4m3 codes; returns the scale byte.
-uint8_t cast_output_group(const float* x, uint8_t* data);
+// Groups of 32 values that follow each other -> codes, `data_stride` bytes apart, and one scale byte each.
+void cast_output_groups(const float* x, int64_t groups, uint8_t* data, int64_t data_stride, uint8_t* scales);
 
 }  // namespace megamla::cpu::attention

@@ -12,7 +12,7 @@ namespace megamla::cpu::attention {
 namespace {
 
 constexpr int64_t kDims = format::kHeadDim;
-constexpr int64_t kKeysAhead = 6;  // keys whose cache lines are fetched before they are needed
+constexpr int64_t kKeysAhead = 12;  // keys whose cache lines are fetched before they are needed
 constexpr int64_t kCacheLine = 64;
 
 inline void store_value(float value, format::Bf16* out) {
@@ -108,7 +108,7 @@ void load_key(const KeyRef& key, bool avx512, Value* out) {
 
 template <class Value>
 void load_rows(const KeyRef* keys, int64_t count, int64_t padded, bool avx512, Value* tile) {
-  for (int64_t k = 0; k < std::min(kKeysAhead, count); ++k) fetch_key(keys[k]);
+  fetch_keys(keys, std::min(kKeysAhead, count));
   for (int64_t k = 0; k < count; ++k) {
     if (k + kKeysAhead < count) fetch_key(keys[k + kKeysAhead]);
     load_key(keys[k], avx512, tile + k * kKeyStride);
@@ -119,6 +119,10 @@ void load_rows(const KeyRef* keys, int64_t count, int64_t padded, bool avx512, V
 }
 
 }  // namespace
+
+void fetch_keys(const KeyRef* keys, int64_t count) {
+  for (int64_t k = 0; k < count; ++k) fetch_key(keys[k]);
+}
 
 void load_keys(Multiplier multiplier, const KeyRef* keys, int64_t count, int64_t padded, void* tile) {
   if (multiplier == Multiplier::kGemmF32) return load_rows(keys, count, padded, false, static_cast<float*>(tile));

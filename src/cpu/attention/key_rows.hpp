@@ -16,4 +16,7 @@ struct KeyRef {
 // Decodes keys[0..count) into tile rows (kKeyStride elements apart) and zeroes rows count..padded.
 void load_keys(Multiplier multiplier, const KeyRef* keys, int64_t count, int64_t padded, void* tile);
 
+// Asks for the keys' cache lines.
+void fetch_keys(const KeyRef* keys, int64_t count);
+
 }  // namespace megamla::cpu::attention

@@ -27,16 +27,20 @@ MEGAMLA_SIMD_CLONES void rotate_head_back(const float* cos_sin, float* o) {
   }
 }
 
-// Four scale words of a group cover dims 32c .. 32c+31 of its 8 heads in two words, byte = lane head % 4: whole words
-// are put together before they are stored, as their neighbours in memory belong to other tokens.
+// A scale word holds bytes of four heads, and its neighbours in memory belong to other tokens: words are put together
+// before they are stored.
 void write_pair_group(const AttentionView& view, int64_t t, int64_t group, const float* o) {
   uint8_t* data = &at<uint8_t>(view.out, t, group);
   uint32_t words[format::kGroupScaleWords] = {};
+  constexpr int64_t kGroups = kDims / format::kCastGroup;  // of one head
   for (int64_t lane_head = 0; lane_head < format::kGroupHeads; ++lane_head) {
-    for (int64_t d = 0; d < kDims; d += format::kCastGroup) {
-      const uint32_t scale = cast_output_group(o + lane_head * kDims + d, data + format::o_chunked_index(lane_head, d));
-      const format::PackedScale place = format::packed_scale(format::o_chunk(lane_head, d));
-      words[place.word] |= scale << place.shift;
+    uint8_t scales[kGroups];
+    constexpr int64_t kDataStride = format::o_chunked_index(0, format::kOChunkDims) - format::o_chunked_index(0, 0);
+    cast_output_groups(o + lane_head * kDims, kGroups, data + format::o_chunked_index(lane_head, 0), kDataStride,
+                       scales);
+    for (int64_t c = 0; c < kGroups; ++c) {
+      const format::PackedScale place = format::packed_scale(format::o_chunk(lane_head, c * format::kCastGroup));
+      words[place.word] |= static_cast<uint32_t>(scales[c]) << place.shift;
     }
   }
   for (int64_t w = 0; w < format::kGroupScaleWords; ++w) at<uint32_t>(view.out_scale, t, group, w) = words[w];

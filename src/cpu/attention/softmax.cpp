@@ -7,6 +7,8 @@
 #include <cstring>
 #include <limits>
 
+#include "cpu/attention/products_avx512.hpp"
+#include "cpu/attention/vector_avx512.hpp"
 #include "cpu/simd.hpp"
 #include "format/kv_record.hpp"
 
@@ -46,29 +48,37 @@ inline void store_weight(float weight, format::Bf16* out) {
 }
 inline void store_weight(float weight, float* out) { *out = weight; }
 
-MEGAMLA_SIMD_CLONES float scale_and_find_largest(float* scores, int64_t padded, float scale) {
+MEGAMLA_SIMD_CLONES float find_largest_logit(const float* scores, int64_t count, float scale) {
   float lane[kLanes];
   for (float& x : lane) x = -std::numeric_limits<float>::infinity();
-  for (int64_t i = 0; i < padded; i += kLanes) {
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
     for (int l = 0; l < kLanes; ++l) {
       const float logit = scores[i + l] * scale;
-      scores[i + l] = logit;
       lane[l] = logit > lane[l] ? logit : lane[l];
     }
   }
+  for (; i < count; ++i) lane[0] = scores[i] * scale > lane[0] ? scores[i] * scale : lane[0];
   for (int l = 1; l < kLanes; ++l) lane[0] = lane[l] > lane[0] ? lane[l] : lane[0];
   return lane[0];
 }
 
 template <class Weight>
-inline __attribute__((always_inline)) float weigh(const float* logits, int64_t padded, float shift, Weight* weights) {
+inline __attribute__((always_inline)) float weigh(const float* scores, int64_t count, int64_t padded, float scale,
+                                                  float shift, Weight* weights) {
   float lane[kLanes] = {};
-  for (int64_t i = 0; i < padded; i += kLanes) {
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
     for (int l = 0; l < kLanes; ++l) {
-      const float weight = exp2_fast(logits[i + l] - shift);
+      const float weight = exp2_fast(scores[i + l] * scale - shift);
       lane[l] += weight;
       store_weight(weight, weights + i + l);
     }
+  }
+  for (int l = 0; i < padded; ++i, ++l) {
+    const float weight = i < count ? exp2_fast(scores[i] * scale - shift) : 0.0F;
+    lane[l] += weight;
+    store_weight(weight, weights + i);
   }
   for (int half = kLanes / 2; half > 0; half /= 2) {
     for (int l = 0; l < half; ++l) lane[l] += lane[l + half];
@@ -76,19 +86,36 @@ inline __attribute__((always_inline)) float weigh(const float* logits, int64_t p
   return lane[0];
 }
 
-MEGAMLA_SIMD_CLONES float weigh_logits(const float* logits, int64_t padded, float shift, format::Bf16* weights) {
-  return weigh(logits, padded, shift, weights);
+MEGAMLA_SIMD_CLONES float weigh_bf16(const float* scores, int64_t count, int64_t padded, float scale, float shift,
+                                     format::Bf16* weights) {
+  return weigh(scores, count, padded, scale, shift, weights);
 }
-MEGAMLA_SIMD_CLONES float weigh_logits(const float* logits, int64_t padded, float shift, float* weights) {
-  return weigh(logits, padded, shift, weights);
+MEGAMLA_SIMD_CLONES float weigh_f32(const float* scores, int64_t count, int64_t padded, float scale, float shift,
+                                    float* weights) {
+  return weigh(scores, count, padded, scale, shift, weights);
+}
+
+bool use_avx512() {
+  static const bool there = has_avx512_bf16();
+  return there;
+}
+
+float largest_logit(const float* scores, int64_t count, float scale) {
+  return use_avx512() ? largest_logit_avx512(scores, count, scale) : find_largest_logit(scores, count, scale);
+}
+float weigh_logits(const float* scores, int64_t count, int64_t padded, float scale, float shift,
+                   format::Bf16* weights) {
+  return use_avx512() ? weigh_logits_avx512(scores, count, padded, scale, shift, weights)
+                      : weigh_bf16(scores, count, padded, scale, shift, weights);
+}
+float weigh_logits(const float* scores, int64_t count, int64_t padded, float scale, float shift, float* weights) {
+  return weigh_f32(scores, count, padded, scale, shift, weights);
 }
 
 template <class Weight>
-float weigh_head(float* scores, int64_t count, int64_t padded, float scale, const Partial& partial, int64_t head,
+float weigh_head(const float* scores, int64_t count, int64_t padded, float scale, const Partial& partial, int64_t head,
                  Weight* weights) {
-  std::fill(scores + count, scores + padded, scores[0]);  // changes no maximum
-  const float largest = scale_and_find_largest(scores, padded, scale);
-  std::fill(scores + count, scores + padded, -std::numeric_limits<float>::infinity());
+  const float largest = largest_logit(scores, count, scale);
   float factor = 1.0F;
   if (largest > partial.shift[head] + kShiftSlack || partial.shift[head] == -FLT_MAX) {
     const float before = partial.shift[head];
@@ -97,7 +124,7 @@ float weigh_head(float* scores, int64_t count, int64_t padded, float scale, cons
     partial.sum[head] *= factor;
   }
   partial.largest[head] = std::max(partial.largest[head], largest);
-  partial.sum[head] += weigh_logits(scores, padded, partial.shift[head], weights);
+  partial.sum[head] += weigh_logits(scores, count, padded, scale, partial.shift[head], weights);
   return factor;
 }
 
@@ -115,12 +142,12 @@ void start_partial(const Partial& partial, int64_t heads) {
   }
 }
 
-float weigh_scores(float* scores, int64_t count, int64_t padded, float scale, const Partial& partial, int64_t head,
-                   format::Bf16* weights) {
+float weigh_scores(const float* scores, int64_t count, int64_t padded, float scale, const Partial& partial,
+                   int64_t head, format::Bf16* weights) {
   return weigh_head(scores, count, padded, scale, partial, head, weights);
 }
-float weigh_scores(float* scores, int64_t count, int64_t padded, float scale, const Partial& partial, int64_t head,
-                   float* weights) {
+float weigh_scores(const float* scores, int64_t count, int64_t padded, float scale, const Partial& partial,
+                   int64_t head, float* weights) {
   return weigh_head(scores, count, padded, scale, partial, head, weights);
 }
 

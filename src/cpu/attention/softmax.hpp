@@ -18,13 +18,13 @@ struct Partial {
 
 void start_partial(const Partial& partial, int64_t heads);
 
-// One head, one tile: turns `scores` (count valid, padded up to `padded`, a multiple of 16, with -inf here) into
-// weights 2^(scale * score - shift), raising the head's shift where that is needed. `scale` takes raw scores to base-2
+// One head, one tile: turns `count` raw scores into weights 2^(scale * score - shift), raising the head's shift where
+// that is needed, and zeroes the weights from count to padded (a multiple of 16). `scale` takes raw scores to base-2
 // logits. Returns the factor by which what was accumulated before must be multiplied (1 nearly always).
-float weigh_scores(float* scores, int64_t count, int64_t padded, float scale, const Partial& partial, int64_t head,
-                   format::Bf16* weights);
-float weigh_scores(float* scores, int64_t count, int64_t padded, float scale, const Partial& partial, int64_t head,
-                   float* weights);
+float weigh_scores(const float* scores, int64_t count, int64_t padded, float scale, const Partial& partial,
+                   int64_t head, format::Bf16* weights);
+float weigh_scores(const float* scores, int64_t count, int64_t padded, float scale, const Partial& partial,
+                   int64_t head, float* weights);
 
 void scale_row(float factor, int64_t count, float* x);
 
