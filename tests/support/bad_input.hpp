@@ -16,11 +16,12 @@ class BadInput {
  public:
   using Call = megamla_status (*)(const Params*, const megamla_exec*);
 
-  // `good` is a valid call; `outputs` are the buffers it may write.
-  BadInput(std::string op, Call call, const Params& good, std::vector<const TensorBuffer*> outputs)
-      : op_(std::move(op)), call_(call), good_(good), outputs_(std::move(outputs)) {
+  // `good` is a valid call that needs no more workspace than given; `outputs` are the buffers it may write.
+  BadInput(std::string op, Call call, const Params& good, std::vector<const TensorBuffer*> outputs,
+           int64_t workspace_bytes = 0)
+      : op_(std::move(op)), call_(call), good_(good), outputs_(std::move(outputs)), workspace_(workspace_bytes) {
     for (const megamla_device device : kDevices) {
-      const megamla_exec exec = exec_on(device);
+      const megamla_exec exec = exec_with_workspace(device);
       EXPECT_EQ(call_(&good_, &exec), MEGAMLA_OK)
           << op_ << " on " << device_name(device) << ": " << megamla_last_error();
     }
@@ -98,13 +99,19 @@ class BadInput {
   }
 
  private:
+  megamla_exec exec_with_workspace(megamla_device device) {
+    megamla_exec exec = exec_on(device);
+    workspace_.attach(exec);
+    return exec;
+  }
+
   void refused(const std::string& argument, const std::string& what, const Params* p,
                const std::string& detail = ", got ") {
     for (const megamla_device device : kDevices) {
       SCOPED_TRACE(op_ + " on " + device_name(device) + " given " + what);
       std::vector<std::vector<uint8_t>> before;
       for (const TensorBuffer* buffer : outputs_) before.push_back(buffer->bytes());
-      const megamla_exec exec = exec_on(device);
+      const megamla_exec exec = exec_with_workspace(device);
       EXPECT_EQ(call_(p, &exec), MEGAMLA_INVALID_ARGUMENT);
       const std::string message = megamla_last_error();
       const std::string wanted = argument.empty() ? op_ + ": " : op_ + ": " + argument;
@@ -120,6 +127,7 @@ class BadInput {
   Call call_;
   Params good_;
   std::vector<const TensorBuffer*> outputs_;
+  Workspace workspace_;
 };
 
 }  // namespace megamla::test
