@@ -13,8 +13,8 @@ void Arena::Free::operator()(void* p) const { std::free(p); }
 
 void* Arena::bytes(int64_t count, uint8_t fill) {
   constexpr size_t kAlignment = 256;
-  constexpr int64_t kLimit = int64_t{1} << 40;  // no machine has it: a corrupt size, not a need
-  if (count < 0 || count > kLimit) throw std::bad_alloc();
+  if (count < 0 || count > left_) throw std::bad_alloc();
+  left_ -= count;
   const size_t size = static_cast<size_t>(std::max<int64_t>(count, 1));
   void* block = nullptr;
   if (posix_memalign(&block, kAlignment, size) != 0) throw std::bad_alloc();

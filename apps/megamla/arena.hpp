@@ -15,6 +15,8 @@ namespace megamla::app {
 // would allocate them, give their `cuda_device`, and wait in `synchronise`. Throws std::bad_alloc.
 class Arena {
  public:
+  // `limit`: bytes in all; beyond it memory counts as exhausted. For sizes that come from a file.
+  explicit Arena(int64_t limit = INT64_MAX) : left_(limit) {}
   // Aligned to 256 bytes and exactly this long, so that a sanitizer sees the first byte beyond.
   void* bytes(int64_t count, uint8_t fill = 0);
   megamla_tensor tensor(megamla_dtype dtype, std::initializer_list<int64_t> shape, uint8_t fill = 0);
@@ -28,6 +30,7 @@ class Arena {
   struct Free {
     void operator()(void* p) const;
   };
+  int64_t left_;
   std::vector<std::unique_ptr<void, Free>> blocks_;
 };
 

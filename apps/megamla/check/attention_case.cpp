@@ -35,6 +35,8 @@ AttentionTruth make_truth(Case& g, int64_t tokens, int64_t heads, const Allocati
   truth.lse = g.expected("out.lse_f64", MEGAMLA_F64, {tokens, heads});
   truth.scale_words =
       g.expected("out.sf", MEGAMLA_I32, {heads / format::kGroupHeads, 32, format::round_up(allocation.tokens, 4)});
+  // The cast of o_f64 itself is not compared; its shape says that the allocation is the case's.
+  g.expected("out.fp8", MEGAMLA_F8_E4M3, {allocation.tokens, heads / format::kGroupHeads, format::kGroupWidth});
   truth.scale = std::max(1.0, g.number("scale"));
   truth.live_heads = heads;
   truth.first_token = allocation.begin;

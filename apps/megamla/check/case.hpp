@@ -6,6 +6,7 @@
 #include <initializer_list>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "arena.hpp"
 #include "check/verdict.hpp"
@@ -52,8 +53,10 @@ class Case {
   void require_shape(const std::string& name, const megamla_tensor& t, megamla_dtype dtype,
                      std::initializer_list<int64_t> shape) const;
 
+  static constexpr int64_t kMemoryLimit = int64_t{4} << 30;  // no case needs it: a larger size is a corrupt one
+
   const io::SafetensorsFile& file_;
-  app::Arena arena_;
+  app::Arena arena_{kMemoryLimit};
 };
 
 struct Run {
@@ -83,5 +86,6 @@ void expect_ok(megamla_status status);
 using Runner = void (*)(Run&);
 // The runner of an op; nullptr for an unknown one.
 Runner find_runner(const std::string& op);
+std::vector<std::string> known_ops();
 
 }  // namespace megamla::check

@@ -46,4 +46,10 @@ Runner find_runner(const std::string& op) {
   return nullptr;
 }
 
+std::vector<std::string> known_ops() {
+  std::vector<std::string> ops;
+  for (const Entry& entry : kRunners) ops.emplace_back(entry.op);
+  return ops;
+}
+
 }  // namespace megamla::check
