@@ -83,6 +83,7 @@ int run_check(const Options& options) {
     files.insert(files.end(), found.begin(), found.end());
   }
   std::vector<Report> reports;
+  reports.reserve(files.size());
   for (const std::string& file : files) reports.push_back(check::check_file(file, exec));
 
   const auto passed = std::count_if(reports.begin(), reports.end(), [](const Report& r) { return r.verdict.passed(); });

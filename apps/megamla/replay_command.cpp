@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 
 #include "command.hpp"
@@ -41,7 +42,7 @@ class ProgressLine {
 double percentile(const std::vector<double>& ascending, double share) {
   if (ascending.empty()) return 0;
   const auto last = static_cast<double>(ascending.size() - 1);
-  return ascending[static_cast<size_t>(share * last + 0.5)];
+  return ascending[static_cast<size_t>(std::lround(share * last))];
 }
 
 std::string mib(int64_t bytes) { return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / 1048576); }

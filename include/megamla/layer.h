@@ -172,10 +172,10 @@ typedef struct megamla_forward_params {
   const megamla_step_metadata*
       metadata; /* NULL: warm-up. Reserves the workspace, writes zeros to the output pair and y, registers variants */
   const megamla_layer_taps* taps; /* NULL: none */
-  megamla_workspace* workspace; /* exec.workspace is not used by forward */
-  int32_t skip_cache_writes;    /* not 0: caches and compressor state stay as they are, attention reads what is there
-                                   (for verification of single rows) */
-  int32_t reserved;             /* 0 */
+  megamla_workspace* workspace;   /* exec.workspace is not used by forward */
+  int32_t skip_cache_writes;      /* not 0: caches and compressor state stay as they are, attention reads what is there
+                                     (for verification of single rows) */
+  int32_t reserved;               /* 0 */
 } megamla_forward_params;
 
 MEGAMLA_API void megamla_forward_params_init(megamla_forward_params* params);

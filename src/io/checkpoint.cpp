@@ -1,17 +1,15 @@
 #include "io/checkpoint.hpp"
 
-#include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <set>
 
+#include "io/json_file.hpp"
 #include "io/seeded_weights.hpp"
 
 namespace megamla::io {
 namespace {
 
-using nlohmann::ordered_json;
+using nlohmann::json;
 namespace fs = std::filesystem;
 
 constexpr const char* kIndexName = "model.safetensors.index.json";
@@ -27,21 +25,23 @@ Status read_index(const std::string& folder, std::map<std::string, std::string>*
     for (const auto& [name, tensor] : file.value().tensors()) (*index)[name] = kSingleName;
     return {};
   }
-  std::ifstream file(path);
-  const ordered_json document = ordered_json::parse(file, nullptr, false);
-  const bool is_object = !document.is_discarded() && document.is_object();
-  const auto map = is_object ? document.find("weight_map") : document.end();
-  if (!is_object || map == document.end() || !map->is_object())
-    return io_error("{}: weight_map: expected an object, found none", path);
+  const Result<json> document = read_json_object(path);
+  if (!document.ok()) return document.status();
+  const auto map = document.value().find("weight_map");
+  if (map == document.value().end() || !map->is_object()) {
+    return io_error("{}: weight_map: expected an object, found {}", path,
+                    map == document.value().end() ? "nothing" : describe(*map));
+  }
   for (const auto& [name, shard] : map->items()) {
     if (!shard.is_string())
-      return io_error("{}: {}: expected a file name, found {}", path, name, shard.dump().substr(0, 40));
-    const fs::path shard_path = shard.get<std::string>();
+      return io_error("{}: {}: expected a file name, found {}", path, brief(name), describe(shard));
     // A shard lies in the folder itself: an index cannot make the program open another file.
-    if (shard_path.filename() != shard_path || shard_path == ".." || shard_path == "." || shard_path.empty()) {
-      return io_error("{}: {}: expected a file name without folders, found '{}'", path, name, shard_path.string());
+    const auto& file = shard.get_ref<const std::string&>();
+    if (file.empty() || file == "." || file == ".." || file.find('/') != std::string::npos ||
+        file.find('\0') != std::string::npos) {
+      return io_error("{}: {}: expected a file name without folders, found '{}'", path, brief(name), brief(file));
     }
-    (*index)[name] = shard_path.string();
+    (*index)[name] = file;
   }
   return {};
 }
@@ -55,6 +55,51 @@ Status check_tensor(const SafetensorsFile& file, const std::string& name, const 
                     stored->dtype, fmt::join(stored->shape, ", "));
   }
   return {};
+}
+
+Status write_index(const std::string& folder, const std::map<std::string, std::string>& index) {
+  int64_t total_size = 0;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    if (entry.path().extension() == ".safetensors") total_size += static_cast<int64_t>(entry.file_size());
+  }
+  const json document = {{"metadata", {{"total_size", total_size}}}, {"weight_map", index}};
+  return write_text_file(fmt::format("{}/{}", folder, kIndexName), document.dump(2) + '\n');
+}
+
+// A folder that may be written: none, an empty one, or one with the same configuration. Anything else is someone's
+// checkpoint.
+Status check_target(const ModelConfig& config, const std::string& folder) {
+  if (!fs::exists(folder)) return {};
+  if (!fs::is_directory(folder)) return io_error("{}: expected a folder, found something else", folder);
+  if (fs::is_empty(folder)) return {};
+  const std::string path = folder + "/config.json";
+  const Result<MappedFile> file = MappedFile::open(path);
+  if (!file.ok()) return io_error("{}: expected an empty folder or a config.json in it, found neither", folder);
+  const std::string expected = model_config_text(config);
+  const std::span<const uint8_t> found = file.value().bytes();
+  if (std::string_view(reinterpret_cast<const char*>(found.data()), found.size()) != expected) {
+    return io_error("{}: expected the configuration of the layers to be written, found another; choose another folder",
+                    path);
+  }
+  return {};
+}
+
+Status write_seeded_shard(const ModelConfig& config, int64_t layer, uint64_t seed, const std::string& path) {
+  const std::string prefix = tensor_prefix(config, layer);
+  const std::vector<TensorSpec> specs = layer_tensors(config, layer);
+  std::vector<SafetensorsWriter::Declaration> declarations;
+  declarations.reserve(specs.size());
+  for (const TensorSpec& spec : specs) declarations.push_back({prefix + spec.name, spec.dtype, spec.shape});
+  Result<SafetensorsWriter> writer =
+      SafetensorsWriter::create(path, declarations, {{"format", "pt"}, {"seed", std::to_string(seed)}});
+  if (!writer.ok()) return writer.status();
+  std::vector<char> memory;
+  for (const TensorSpec& spec : specs) {
+    memory.resize(static_cast<size_t>(spec.bytes()));
+    fill_seeded(spec, prefix + spec.name, seed, memory.data());
+    MEGAMLA_RETURN_IF_ERROR(writer.value().write(memory.data(), spec.bytes()));
+  }
+  return writer.value().finish();
 }
 
 }  // namespace
@@ -99,39 +144,26 @@ Result<LayerTensors> Checkpoint::layer(int64_t id) const {
 Status write_seeded_checkpoint(const ModelConfig& config, const std::vector<int64_t>& layers, uint64_t seed,
                                const std::string& folder) {
   MEGAMLA_RETURN_IF_ERROR(config.validate());
+  for (const int64_t layer : layers) {
+    if (config.compress_ratio(layer) < 0) {
+      return invalid_argument("layer: expected an id in [0, {}], got {}", config.compress_ratios.size() - 1, layer);
+    }
+  }
+  MEGAMLA_RETURN_IF_ERROR(check_target(config, folder));
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) return io_error("{}: cannot be made: {}", folder, error.message());
-  std::map<std::string, std::string> index;
-  if (fs::exists(folder + "/" + kIndexName)) MEGAMLA_RETURN_IF_ERROR(read_index(folder, &index));
-  for (const int64_t layer : layers) {
-    if (config.compress_ratio(layer) < 0) {
-      return io_error("layer: expected an id in [0, {}], got {}", config.compress_ratios.size() - 1, layer);
-    }
-    const std::string shard = fmt::format("layer-{:02}.safetensors", layer);
-    const std::string prefix = tensor_prefix(config, layer);
-    std::vector<SafetensorsWriter::Declaration> declarations;
-    const std::vector<TensorSpec> specs = layer_tensors(config, layer);
-    for (const TensorSpec& spec : specs) declarations.push_back({prefix + spec.name, spec.dtype, spec.shape});
-    Result<SafetensorsWriter> writer = SafetensorsWriter::create(folder + "/" + shard, declarations);
-    if (!writer.ok()) return writer.status();
-    std::vector<char> memory;
-    for (const TensorSpec& spec : specs) {
-      memory.resize(static_cast<size_t>(spec.bytes()));
-      fill_seeded(spec, prefix + spec.name, seed, memory.data());
-      MEGAMLA_RETURN_IF_ERROR(writer.value().write(memory.data(), spec.bytes()));
-      index[prefix + spec.name] = shard;
-    }
-    MEGAMLA_RETURN_IF_ERROR(writer.value().finish());
-  }
+  // First, so that an interrupted run can be taken up again.
   MEGAMLA_RETURN_IF_ERROR(write_model_config(config, folder + "/config.json"));
-  const std::string path = folder + "/" + kIndexName;
-  std::ofstream file(path + ".part");
-  file << ordered_json{{"metadata", {{"seed", seed}}}, {"weight_map", index}}.dump(2) << '\n';
-  file.close();
-  if (file) fs::rename(path + ".part", path, error);
-  if (!file || error) return io_error("{}: cannot be written", path);
-  return {};
+  std::map<std::string, std::string> index;
+  if (fs::exists(fmt::format("{}/{}", folder, kIndexName))) MEGAMLA_RETURN_IF_ERROR(read_index(folder, &index));
+  for (const int64_t layer : layers) {
+    const std::string shard = fmt::format("layer-{:02}.safetensors", layer);
+    MEGAMLA_RETURN_IF_ERROR(write_seeded_shard(config, layer, seed, fmt::format("{}/{}", folder, shard)));
+    const std::string prefix = tensor_prefix(config, layer);
+    for (const TensorSpec& spec : layer_tensors(config, layer)) index[prefix + spec.name] = shard;
+  }
+  return write_index(folder, index);
 }
 
 }  // namespace megamla::io

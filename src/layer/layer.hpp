@@ -27,8 +27,8 @@ class MegaAttentionLayer {
   Status write_caches(Run& run) const;
   Status list_keys(Run& run) const;
   Status prefill_segment(Run& run) const;
-  Status prefill_chunk(Run& run, size_t chunk) const;
-  Status gather_chunk(Run& run, size_t chunk, const megamla_tensor& rows, bool compressed_intact) const;
+  Status prefill_chunk(Run& run, size_t index) const;
+  Status gather_chunk(Run& run, size_t index, const megamla_tensor& rows, bool compressed_intact) const;
   Status decode_segment(Run& run, int64_t begin, int64_t end) const;
   Status project_out(Run& run) const;
   void fill_padding(Run& run) const;

@@ -1,4 +1,5 @@
-/* A C99 caller of the installed library: version, support, a real op with checked numbers, a refusal with its message. */
+/* A C99 caller of the installed library: version, support, a real op with checked numbers, a refusal with its message.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

@@ -15,7 +15,7 @@ struct AttentionTruth {
 };
 
 // Of the output pair's data [T, G, 4096] and scale [T, G, 32].
-void compare_pair(const AttentionTruth& truth, const megamla_tensor& data, const megamla_tensor& scale,
+void compare_pair(const AttentionTruth& truth, const megamla_tensor& pair, const megamla_tensor& scale,
                   Verdict& verdict);
 void compare_bf16(const AttentionTruth& truth, const megamla_tensor& out, Verdict& verdict);
 // lse or max_logits: infinities and NaN in the same places, else close.
