@@ -17,9 +17,11 @@ constexpr const char* kSingleName = "model.safetensors";
 
 Status read_index(const std::string& folder, std::map<std::string, std::string>* index) {
   const std::string path = folder + "/" + kIndexName;
-  if (!fs::exists(path)) {
+  std::error_code error;
+  if (!fs::exists(path, error)) {
     const std::string single = folder + "/" + kSingleName;
-    if (!fs::exists(single)) return io_error("{}: expected {} or {}, found neither", folder, kIndexName, kSingleName);
+    if (!fs::exists(single, error))
+      return io_error("{}: expected {} or {}, found neither", folder, kIndexName, kSingleName);
     Result<SafetensorsFile> file = SafetensorsFile::open(single);
     if (!file.ok()) return file.status();
     for (const auto& [name, tensor] : file.value().tensors()) (*index)[name] = kSingleName;
@@ -58,20 +60,17 @@ Status check_tensor(const SafetensorsFile& file, const std::string& name, const 
 }
 
 Status write_index(const std::string& folder, const std::map<std::string, std::string>& index) {
-  int64_t total_size = 0;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
-    if (entry.path().extension() == ".safetensors") total_size += static_cast<int64_t>(entry.file_size());
-  }
-  const json document = {{"metadata", {{"total_size", total_size}}}, {"weight_map", index}};
+  const json document = {{"metadata", json::object()}, {"weight_map", index}};
   return write_text_file(fmt::format("{}/{}", folder, kIndexName), document.dump(2) + '\n');
 }
 
 // A folder that may be written: none, an empty one, or one with the same configuration. Anything else is someone's
 // checkpoint.
 Status check_target(const ModelConfig& config, const std::string& folder) {
-  if (!fs::exists(folder)) return {};
-  if (!fs::is_directory(folder)) return io_error("{}: expected a folder, found something else", folder);
-  if (fs::is_empty(folder)) return {};
+  std::error_code error;
+  if (!fs::exists(folder, error)) return {};
+  if (!fs::is_directory(folder, error)) return io_error("{}: expected a folder, found something else", folder);
+  if (fs::is_empty(folder, error)) return {};
   const std::string path = folder + "/config.json";
   const Result<MappedFile> file = MappedFile::open(path);
   if (!file.ok()) return io_error("{}: expected an empty folder or a config.json in it, found neither", folder);
@@ -107,7 +106,8 @@ Status write_seeded_shard(const ModelConfig& config, int64_t layer, uint64_t see
 Result<Checkpoint> Checkpoint::open(const std::string& folder) {
   Checkpoint checkpoint;
   checkpoint.folder_ = folder;
-  if (!fs::is_directory(folder)) return io_error("{}: expected a checkpoint folder, found none", folder);
+  std::error_code error;
+  if (!fs::is_directory(folder, error)) return io_error("{}: expected a checkpoint folder, found none", folder);
   Result<ModelConfig> config = read_model_config(folder + "/config.json");
   if (!config.ok()) return config.status();
   checkpoint.config_ = config.value();
@@ -156,7 +156,7 @@ Status write_seeded_checkpoint(const ModelConfig& config, const std::vector<int6
   // First, so that an interrupted run can be taken up again.
   MEGAMLA_RETURN_IF_ERROR(write_model_config(config, folder + "/config.json"));
   std::map<std::string, std::string> index;
-  if (fs::exists(fmt::format("{}/{}", folder, kIndexName))) MEGAMLA_RETURN_IF_ERROR(read_index(folder, &index));
+  if (fs::exists(fmt::format("{}/{}", folder, kIndexName), error)) MEGAMLA_RETURN_IF_ERROR(read_index(folder, &index));
   for (const int64_t layer : layers) {
     const std::string shard = fmt::format("layer-{:02}.safetensors", layer);
     MEGAMLA_RETURN_IF_ERROR(write_seeded_shard(config, layer, seed, fmt::format("{}/{}", folder, shard)));

@@ -39,8 +39,9 @@ class Checkpoint {
   std::map<std::string, std::string> index_;
 };
 
-// Writes a checkpoint of one layer with seeded weights (io/seeded_weights.hpp) as one shard with its index; the folder
-// is made if it is missing, and layers written before stay.
+// Writes layers with seeded weights (io/seeded_weights.hpp), one shard a layer (its metadata has the seed), with
+// config.json and index. The folder is made if it is missing; layers written before stay; a folder with anything but a
+// checkpoint of the same configuration is refused, so that nobody's files are replaced.
 Status write_seeded_checkpoint(const ModelConfig& config, const std::vector<int64_t>& layers, uint64_t seed,
                                const std::string& folder);
 

@@ -1,14 +1,16 @@
 #include "io/model_config.hpp"
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
+
+#include "io/json_file.hpp"
 
 namespace megamla::io {
 namespace {
 
-using nlohmann::ordered_json;
+using nlohmann::json;
+using nlohmann::ordered_json;  // for writing: fields stay in the order of the list below
 
 // Every field once: its name, and where it lies. Reading and writing walk the same list.
 template <class Config, class Visit>
@@ -39,22 +41,23 @@ void for_each_scaling_field(Config& c, Visit&& visit) {
   visit("beta_slow", c.beta_slow);
 }
 
-bool read_value(const ordered_json& value, int64_t* out) {
+bool read_value(const json& value, int64_t* out) {
   if (!value.is_number_integer()) return false;
+  if (value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
+    return false;
   *out = value.get<int64_t>();
   return true;
 }
-bool read_value(const ordered_json& value, double* out) {
+bool read_value(const json& value, double* out) {
   if (!value.is_number()) return false;
   *out = value.get<double>();
   return true;
 }
-bool read_value(const ordered_json& value, std::vector<int64_t>* out) {
+bool read_value(const json& value, std::vector<int64_t>* out) {
   if (!value.is_array()) return false;
   out->clear();
-  for (const ordered_json& entry : value) {
-    if (!entry.is_number_integer()) return false;
-    out->push_back(entry.get<int64_t>());
+  for (const json& entry : value) {
+    if (!read_value(entry, &out->emplace_back())) return false;
   }
   return true;
 }
@@ -72,7 +75,68 @@ int64_t largest_at_most(const std::vector<int64_t>& ids, int64_t layer) {
 
 Status check_range(const char* name, int64_t value, int64_t low, int64_t high) {
   if (value >= low && value <= high) return {};
+  if (low == high) return io_error("config: {}: expected {}, found {}", name, low, value);
   return io_error("config: {}: expected a value in [{}, {}], found {}", name, low, high, value);
+}
+
+// Ids of layers that have compressed keys, ascending.
+Status check_sources(const ModelConfig& c, const char* name, const std::vector<int64_t>& ids) {
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (i > 0 && ids[i] <= ids[i - 1])
+      return io_error("config: {}: expected ascending ids, found [{}]", name, fmt::join(ids, ", "));
+    if (c.compress_ratio(ids[i]) <= 0) {
+      return io_error("config: {}[{}]: expected the id of a layer with a compress ratio of 1 or 2, found {}", name, i,
+                      ids[i]);
+    }
+  }
+  return {};
+}
+
+Status check_ratios(const ModelConfig& c) {
+  for (size_t i = 0; i < c.compress_ratios.size(); ++i) {
+    const int64_t ratio = c.compress_ratios[i];
+    if (ratio < 0 || ratio > 2) return io_error("config: compress_ratios[{}]: expected 0, 1 or 2, found {}", i, ratio);
+  }
+  MEGAMLA_RETURN_IF_ERROR(check_sources(c, "kv_source_layer_ids", c.kv_source_layer_ids));
+  MEGAMLA_RETURN_IF_ERROR(check_sources(c, "index_source_layer_ids", c.index_source_layer_ids));
+  for (size_t i = 0; i < c.compress_ratios.size(); ++i) {
+    const int64_t ratio = c.compress_ratios[i];
+    if (ratio == 0) continue;
+    const auto layer = static_cast<int64_t>(i);
+    const int64_t source = c.kv_source_of(layer);
+    if (source < 0)
+      return io_error("config: kv_source_layer_ids: expected a source at or before layer {}, found none", i);
+    if (c.index_source_of(layer) < 0)
+      return io_error("config: index_source_layer_ids: expected a source at or before layer {}, found none", i);
+    if (c.compress_ratio(source) != ratio) {
+      return io_error("config: compress_ratios[{}]: expected {} as its kv source layer {} has, found {}", i,
+                      c.compress_ratio(source), source, ratio);
+    }
+  }
+  return {};
+}
+
+Status check_numbers(const ModelConfig& c) {
+  const std::pair<const char*, double> thetas[] = {{"rope_theta", c.rope_theta},
+                                                   {"compress_rope_theta", c.compress_rope_theta}};
+  for (const auto& [name, value] : thetas) {
+    if (!(value > 1)) return io_error("config: {}: expected a value above 1, found {}", name, value);
+  }
+  if (!(c.rope_factor >= 1))
+    return io_error("config: rope_scaling.factor: expected a value of at least 1, found {}", c.rope_factor);
+  if (!(c.original_max_position_embeddings > 0)) {
+    return io_error("config: rope_scaling.original_max_position_embeddings: expected a value above 0, found {}",
+                    c.original_max_position_embeddings);
+  }
+  if (!(c.beta_slow > 0))
+    return io_error("config: rope_scaling.beta_slow: expected a value above 0, found {}", c.beta_slow);
+  if (!(c.beta_fast > c.beta_slow)) {
+    return io_error("config: rope_scaling.beta_fast: expected a value above beta_slow ({}), found {}", c.beta_slow,
+                    c.beta_fast);
+  }
+  if (!(c.rms_norm_eps >= 0))
+    return io_error("config: rms_norm_eps: expected a value of at least 0, found {}", c.rms_norm_eps);
+  return {};
 }
 
 }  // namespace
@@ -104,32 +168,12 @@ Status ModelConfig::validate() const {
     return io_error("config: compress_ratios: expected at least {} entries (num_hidden_layers), found {}",
                     num_hidden_layers, layers);
   }
-  for (size_t i = 0; i < compress_ratios.size(); ++i) {
-    const int64_t ratio = compress_ratios[i];
-    if (ratio < 0 || ratio > 2) return io_error("config: compress_ratios[{}]: expected 0, 1 or 2, found {}", i, ratio);
-    if (ratio == 0) continue;
-    const int64_t source = kv_source_of(static_cast<int64_t>(i));
-    if (source < 0)
-      return io_error("config: kv_source_layer_ids: expected a source at or before layer {}, found none", i);
-    if (compress_ratio(source) != ratio) {
-      return io_error("config: compress_ratios[{}]: expected {} as its kv source layer {} has, found {}", i,
-                      compress_ratio(source), source, ratio);
-    }
+  if (num_attention_heads % o_groups != 0) {
+    return io_error("config: num_attention_heads: expected a multiple of o_groups ({}), found {}", o_groups,
+                    num_attention_heads);
   }
-  const std::pair<const char*, double> positive[] = {{"rope_theta", rope_theta},
-                                                     {"compress_rope_theta", compress_rope_theta}};
-  for (const auto& [name, value] : positive) {
-    if (!(value > 1)) return io_error("config: {}: expected a value above 1, found {}", name, value);
-  }
-  if (!(rope_factor >= 1) || !(original_max_position_embeddings > 0) || !(beta_slow > 0) || !(beta_fast > beta_slow)) {
-    return io_error(
-        "config: rope_scaling: expected factor >= 1, original_max_position_embeddings > 0, 0 < beta_slow < beta_fast, "
-        "found {}, {}, {}, {}",
-        rope_factor, original_max_position_embeddings, beta_slow, beta_fast);
-  }
-  if (!(rms_norm_eps >= 0))
-    return io_error("config: rms_norm_eps: expected a value of at least 0, found {}", rms_norm_eps);
-  return {};
+  MEGAMLA_RETURN_IF_ERROR(check_ratios(*this));
+  return check_numbers(*this);
 }
 
 ModelConfig deepseek_v41_flash() {
@@ -143,53 +187,55 @@ ModelConfig deepseek_v41_flash() {
 }
 
 Result<ModelConfig> read_model_config(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) return io_error("{}: cannot be opened", path);
-  const ordered_json document = ordered_json::parse(file, nullptr, false);
-  if (document.is_discarded() || !document.is_object())
-    return io_error("{}: expected a JSON object, found something else", path);
-  const auto text = document.find("text_config");
-  if (text == document.end() || !text->is_object())
-    return io_error("{}: text_config: expected an object, found nothing", path);
+  const Result<json> document = read_json_object(path);
+  if (!document.ok()) return document.status();
+  const auto text = document.value().find("text_config");
+  if (text == document.value().end() || !text->is_object()) {
+    return io_error("{}: text_config: expected an object, found {}", path,
+                    text == document.value().end() ? "nothing" : describe(*text));
+  }
   ModelConfig config;
   Status status;
-  const auto read_from = [&](const ordered_json& object) {
-    return [&](const char* name, auto& target) {
+  const auto read_from = [&](const json& object, const std::string& prefix) {
+    return [&, prefix](const char* name, auto& target) {
       if (!status.ok()) return;
       const auto value = object.find(name);
-      if (value == object.end()) {
-        status = io_error("{}: {}: expected {}, found nothing", path, name, kind_of(target));
-      } else if (!read_value(*value, &target)) {
-        status = io_error("{}: {}: expected {}, found {}", path, name, kind_of(target), value->dump().substr(0, 80));
+      if (value == object.end() || !read_value(*value, &target)) {
+        status = io_error("{}: {}{}: expected {}, found {}", path, prefix, name, kind_of(target),
+                          value == object.end() ? "nothing" : describe(*value));
       }
     };
   };
-  for_each_field(config, read_from(*text));
+  for_each_field(config, read_from(*text, ""));
   if (!status.ok()) return status;
   const auto scaling = text->find("rope_scaling");
-  if (scaling == text->end() || !scaling->is_object())
-    return io_error("{}: rope_scaling: expected an object, found nothing", path);
-  for_each_scaling_field(config, read_from(*scaling));
+  if (scaling == text->end() || !scaling->is_object()) {
+    return io_error("{}: rope_scaling: expected an object, found {}", path,
+                    scaling == text->end() ? "nothing" : describe(*scaling));
+  }
+  for (const char* name : {"type", "rope_type"}) {
+    const auto type = scaling->find(name);
+    if (type != scaling->end() && *type != "yarn")
+      return io_error("{}: rope_scaling.{}: expected 'yarn', found {}", path, name, describe(*type));
+  }
+  for_each_scaling_field(config, read_from(*scaling, "rope_scaling."));
   if (!status.ok()) return status;
   if (Status valid = config.validate(); !valid.ok()) return io_error("{}: {}", path, valid.message());
   return config;
 }
 
-Status write_model_config(const ModelConfig& config, const std::string& path) {
-  MEGAMLA_RETURN_IF_ERROR(config.validate());
+std::string model_config_text(const ModelConfig& config) {
   ordered_json text = ordered_json::object();
   for_each_field(config, [&](const char* name, const auto& value) { text[name] = value; });
   ordered_json scaling = {{"type", "yarn"}};
   for_each_scaling_field(config, [&](const char* name, const auto& value) { scaling[name] = value; });
   text["rope_scaling"] = scaling;
-  const std::string temporary = path + ".part";
-  std::ofstream file(temporary);
-  file << ordered_json{{"architectures", {"DeepseekV41ForCausalLM"}}, {"text_config", text}}.dump(2) << '\n';
-  file.close();
-  std::error_code error;
-  if (file) std::filesystem::rename(temporary, path, error);
-  if (!file || error) return io_error("{}: cannot be written", path);
-  return {};
+  return ordered_json{{"architectures", {"DeepseekV41ForCausalLM"}}, {"text_config", text}}.dump(2) + '\n';
+}
+
+Status write_model_config(const ModelConfig& config, const std::string& path) {
+  MEGAMLA_RETURN_IF_ERROR(config.validate());
+  return write_text_file(path, model_config_text(config));
 }
 
 }  // namespace megamla::io

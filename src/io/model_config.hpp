@@ -22,7 +22,7 @@ struct ModelConfig {
   int64_t index_topk = 512;
   double rms_norm_eps = 1e-20;
   std::vector<int64_t> compress_ratios;         // one per layer, draft layers after the others
-  std::vector<int64_t> kv_source_layer_ids;     // ascending
+  std::vector<int64_t> kv_source_layer_ids;     // ascending, layers with a ratio above 0
   std::vector<int64_t> index_source_layer_ids;  // ascending
   double rope_theta = 10000;                    // layers of ratio 0
   double compress_rope_theta = 160000;          // layers with compressed keys, with YaRN:
@@ -45,6 +45,8 @@ struct ModelConfig {
 ModelConfig deepseek_v41_flash();
 
 Result<ModelConfig> read_model_config(const std::string& path);
+// The text of a config.json that reads back as `config`.
+std::string model_config_text(const ModelConfig& config);
 Status write_model_config(const ModelConfig& config, const std::string& path);
 
 }  // namespace megamla::io

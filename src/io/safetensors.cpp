@@ -4,16 +4,15 @@
 #include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <set>
 
-#include "core/tensor.hpp"
+#include "io/json_file.hpp"
 
 namespace megamla::io {
 namespace {
 
 using nlohmann::json;
 
-constexpr uint64_t kMaxHeader = 100U << 20;  // the format's own limit
+constexpr uint64_t kMaxHeader = 100'000'000;  // the format's own limit
 
 struct DtypeName {
   const char* name;
@@ -43,25 +42,6 @@ const DtypeName* find_dtype(const std::string& name) {
   return found == std::end(kDtypes) ? nullptr : found;
 }
 
-// Parses the header; a name that stands twice in one object is an error, which nlohmann's parser alone would let pass.
-Result<json> parse_header(const std::string& path, const char* begin, size_t size) {
-  std::vector<std::set<std::string>> open_objects;
-  std::string duplicate;
-  const auto callback = [&](int, json::parse_event_t event, json& value) {
-    if (event == json::parse_event_t::object_start) open_objects.emplace_back();
-    if (event == json::parse_event_t::object_end) open_objects.pop_back();
-    if (event == json::parse_event_t::key && !open_objects.back().insert(value.get<std::string>()).second) {
-      duplicate = value.get<std::string>();
-    }
-    return true;
-  };
-  json header = json::parse(begin, begin + size, callback, false);
-  if (header.is_discarded() || !header.is_object())
-    return io_error("{}: header: expected a JSON object, found something else", path);
-  if (!duplicate.empty()) return io_error("{}: header: '{}': expected once, found twice", path, duplicate);
-  return header;
-}
-
 struct Extent {
   int64_t begin;
   int64_t end;
@@ -73,7 +53,7 @@ Status read_offsets(const std::string& where, const json& entry, int64_t data_by
   if (offsets == entry.end() || !offsets->is_array() || offsets->size() != 2 || !(*offsets)[0].is_number_unsigned() ||
       !(*offsets)[1].is_number_unsigned()) {
     return io_error("{}: data_offsets: expected two non-negative integers, found {}", where,
-                    offsets == entry.end() ? "nothing" : offsets->dump());
+                    offsets == entry.end() ? "nothing" : describe(*offsets));
   }
   const auto begin = (*offsets)[0].get<uint64_t>();
   const auto end = (*offsets)[1].get<uint64_t>();
@@ -90,19 +70,43 @@ Status read_shape(const std::string& where, const json& entry, std::vector<int64
   const auto dims = entry.find("shape");
   if (dims == entry.end() || !dims->is_array() || dims->size() > 16) {
     return io_error("{}: shape: expected a list of at most 16 integers, found {}", where,
-                    dims == entry.end() ? "nothing" : dims->dump().substr(0, 80));
+                    dims == entry.end() ? "nothing" : describe(*dims));
   }
   *elements = 1;
+  int64_t product = 1;
   for (const json& dim : *dims) {
     if (!dim.is_number_unsigned() || dim.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
-      return io_error("{}: shape: expected non-negative integers, found {}", where, dims->dump());
+      return io_error("{}: shape: expected non-negative integers, found {}", where, describe(*dims));
     }
     const auto extent = dim.get<int64_t>();
-    if (extent != 0 && *elements > std::numeric_limits<int64_t>::max() / 8 / extent) {
-      return io_error("{}: shape: expected a product below 2^60, found {}", where, dims->dump());
+    // Without the zeros, so that strides stay in range, too.
+    if (extent != 0 && product > std::numeric_limits<int64_t>::max() / 8 / extent) {
+      return io_error("{}: shape: expected a product below 2^60, found {}", where, describe(*dims));
     }
+    if (extent != 0) product *= extent;
     *elements *= extent;
     shape->push_back(extent);
+  }
+  return {};
+}
+
+// Everything that the header says of one tensor. A dtype that this reader does not know may still be listed: only the
+// tensor that has it cannot be used.
+Status read_entry(const std::string& where, const json& entry, int64_t data_bytes, StoredTensor* tensor,
+                  Extent* extent) {
+  const auto dtype = entry.find("dtype");
+  if (dtype == entry.end() || !dtype->is_string()) {
+    return io_error("{}: dtype: expected a string, found {}", where,
+                    dtype == entry.end() ? "nothing" : describe(*dtype));
+  }
+  tensor->dtype = dtype->get<std::string>();
+  int64_t elements = 0;
+  MEGAMLA_RETURN_IF_ERROR(read_shape(where, entry, &tensor->shape, &elements));
+  MEGAMLA_RETURN_IF_ERROR(read_offsets(where, entry, data_bytes, extent));
+  const int64_t size = stored_dtype_size(tensor->dtype);
+  if (size != 0 && extent->end - extent->begin != elements * size) {
+    return io_error("{}: data_offsets: expected {} bytes for {} [{}], found {}", where, elements * size, tensor->dtype,
+                    fmt::join(tensor->shape, ", "), extent->end - extent->begin);
   }
   return {};
 }
@@ -113,7 +117,8 @@ Status check_overlap(const std::string& path, std::vector<Extent> extents) {
   for (const Extent& extent : extents) {
     if (extent.begin == extent.end) continue;
     if (before != nullptr && extent.begin < before->end) {
-      return io_error("{}: {}: expected bytes of its own, found an overlap with {}", path, extent.name, before->name);
+      return io_error("{}: {}: expected bytes of its own, found an overlap with {}", path, brief(extent.name),
+                      brief(before->name));
     }
     before = &extent;
   }
@@ -153,36 +158,25 @@ Status SafetensorsFile::parse() {
   }
   const uint8_t* data = bytes.data() + sizeof(header_size) + header_size;
   const auto data_bytes = static_cast<int64_t>(bytes.size() - sizeof(header_size) - header_size);
-  Result<json> header =
-      parse_header(path_, reinterpret_cast<const char*>(bytes.data()) + sizeof(header_size), header_size);
+  const auto* text = reinterpret_cast<const char*>(bytes.data()) + sizeof(header_size);
+  const Result<json> header = parse_json_object(path_ + ": header", {text, header_size});
   if (!header.ok()) return header.status();
 
   std::vector<Extent> extents;
   for (const auto& [name, entry] : header.value().items()) {
-    const std::string where = fmt::format("{}: {}", path_, name);
-    if (!entry.is_object()) return io_error("{}: expected an object, found {}", where, entry.type_name());
+    const std::string where = fmt::format("{}: {}", path_, brief(name));
+    if (!entry.is_object()) return io_error("{}: expected an object, found {}", where, describe(entry));
     if (name == "__metadata__") {
       for (const auto& [key, value] : entry.items()) {
-        if (!value.is_string()) return io_error("{}: {}: expected a string, found {}", where, key, value.type_name());
+        if (!value.is_string())
+          return io_error("{}: {}: expected a string, found {}", where, brief(key), describe(value));
         metadata_[key] = value.get<std::string>();
       }
       continue;
     }
-    const auto dtype = entry.find("dtype");
-    if (dtype == entry.end() || !dtype->is_string())
-      return io_error("{}: dtype: expected a string, found nothing", where);
     StoredTensor tensor;
-    tensor.dtype = dtype->get<std::string>();
-    const int64_t size = stored_dtype_size(tensor.dtype);
-    if (size == 0) return io_error("{}: dtype: expected one of safetensors' types, found '{}'", where, tensor.dtype);
-    int64_t elements = 0;
-    MEGAMLA_RETURN_IF_ERROR(read_shape(where, entry, &tensor.shape, &elements));
     Extent extent{0, 0, name};
-    MEGAMLA_RETURN_IF_ERROR(read_offsets(where, entry, data_bytes, &extent));
-    if (extent.end - extent.begin != elements * size) {
-      return io_error("{}: data_offsets: expected {} bytes for its dtype and shape, found {}", where, elements * size,
-                      extent.end - extent.begin);
-    }
+    MEGAMLA_RETURN_IF_ERROR(read_entry(where, entry, data_bytes, &tensor, &extent));
     tensor.data = data + extent.begin;
     tensor.bytes = extent.end - extent.begin;
     extents.push_back(extent);
@@ -201,7 +195,8 @@ Result<megamla_tensor> SafetensorsFile::view(const std::string& name) const {
   if (stored == nullptr) return io_error("{}: {}: expected a tensor, found nothing", path_, name);
   const int dtype = stored_dtype(stored->dtype);
   if (dtype < 0)
-    return io_error("{}: {}: dtype: expected one that this library reads, found {}", path_, name, stored->dtype);
+    return io_error("{}: {}: dtype: expected one that this library reads, found '{}'", path_, name,
+                    brief(stored->dtype));
   if (stored->shape.size() > MEGAMLA_MAX_DIMS) {
     return io_error("{}: {}: shape: expected at most {} dimensions, found {}", path_, name, MEGAMLA_MAX_DIMS,
                     stored->shape.size());

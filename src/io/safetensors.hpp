@@ -1,5 +1,5 @@
 // safetensors: an 8-byte little-endian header length, a JSON header, raw little-endian data. Every number of the header
-// is checked against the file before a tensor is handed out.
+// is checked against the file before a tensor is handed out; gaps between tensors are allowed, overlaps are not.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,8 @@ struct StoredTensor {
 
 class SafetensorsFile {
  public:
-  // Errors: "FILE: WHAT: expected ..., found ...".
+  // Errors: "FILE: WHAT: expected ..., found ...". A tensor of a dtype unknown to this reader is listed, with its size
+  // unchecked, and refused by `view`.
   static Result<SafetensorsFile> open(const std::string& path);
 
   const std::string& path() const { return path_; }

@@ -2,7 +2,10 @@
 
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
+
+#include "io/json_file.hpp"
 
 namespace megamla::io {
 namespace {
@@ -14,32 +17,33 @@ constexpr int64_t kMaxLength = int64_t{1} << 31;
 Status read_field(const std::string& where, const json& line, const char* name, int64_t limit, int64_t* out) {
   const auto field = line.find(name);
   if (field == line.end()) return io_error("{}: {}: expected an integer, found nothing", where, name);
-  if (!field->is_number_integer() || field->get<int64_t>() < 0 || field->get<int64_t>() > limit) {
-    return io_error("{}: {}: expected an integer in [0, {}], found {}", where, name, limit,
-                    field->dump().substr(0, 40));
+  if (!field->is_number_unsigned() || field->get<uint64_t>() > static_cast<uint64_t>(limit)) {
+    return io_error("{}: {}: expected an integer in [0, {}], found {}", where, name, limit, describe(*field));
   }
   *out = field->get<int64_t>();
   return {};
 }
 
 Status parse_line(const std::string& where, const std::string& text, TraceRequest* request) {
-  const json line = json::parse(text, nullptr, false);
-  if (line.is_discarded() || !line.is_object())
-    return io_error("{}: expected a JSON object, found '{}'", where, text.substr(0, 40));
+  const Result<json> parsed = parse_json_object(where, text);
+  if (!parsed.ok()) return parsed.status();
+  const json& line = parsed.value();
   MEGAMLA_RETURN_IF_ERROR(read_field(where, line, "timestamp", int64_t{1} << 52, &request->timestamp_ms));
   MEGAMLA_RETURN_IF_ERROR(read_field(where, line, "input_length", kMaxLength, &request->input_length));
   MEGAMLA_RETURN_IF_ERROR(read_field(where, line, "output_length", kMaxLength, &request->output_length));
   const auto ids = line.find("hash_ids");
-  if (ids == line.end() || !ids->is_array())
-    return io_error("{}: hash_ids: expected a list, found something else", where);
+  if (ids == line.end() || !ids->is_array()) {
+    return io_error("{}: hash_ids: expected a list of integers, found {}", where,
+                    ids == line.end() ? "nothing" : describe(*ids));
+  }
   const int64_t blocks = (request->input_length + kTraceBlockTokens - 1) / kTraceBlockTokens;
   if (static_cast<int64_t>(ids->size()) > blocks) {
     return io_error("{}: hash_ids: expected at most {} entries for {} tokens, found {}", where, blocks,
                     request->input_length, ids->size());
   }
   for (const json& id : *ids) {
-    if (!id.is_number_integer())
-      return io_error("{}: hash_ids: expected integers, found {}", where, id.dump().substr(0, 40));
+    if (!id.is_number_unsigned() || id.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
+      return io_error("{}: hash_ids: expected integers in [0, 2^63), found {}", where, describe(id));
     request->hash_ids.push_back(id.get<int64_t>());
   }
   return {};
@@ -64,21 +68,15 @@ Result<std::vector<TraceRequest>> read_trace(const std::string& path, int64_t li
 }
 
 Status write_trace(const std::vector<TraceRequest>& requests, const std::string& path) {
-  const std::string temporary = path + ".part";
-  std::ofstream file(temporary);
+  std::string text;
   for (const TraceRequest& r : requests) {
-    file << nlohmann::ordered_json{{"timestamp", r.timestamp_ms},
-                                   {"input_length", r.input_length},
-                                   {"output_length", r.output_length},
-                                   {"hash_ids", r.hash_ids}}
-                .dump()
-         << '\n';
+    const nlohmann::ordered_json line = {{"timestamp", r.timestamp_ms},
+                                         {"input_length", r.input_length},
+                                         {"output_length", r.output_length},
+                                         {"hash_ids", r.hash_ids}};
+    text += line.dump() + '\n';
   }
-  file.close();
-  std::error_code error;
-  if (file) std::filesystem::rename(temporary, path, error);
-  if (!file || error) return io_error("{}: cannot be written", path);
-  return {};
+  return write_text_file(path, text);
 }
 
 }  // namespace megamla::io
