@@ -7,7 +7,8 @@
 #include <string>
 
 // Names as in C++; '_' is shown as '-' on the command line.
-#define MEGAMLA_COMMANDS(COMMAND) COMMAND(check) COMMAND(make_layer) COMMAND(replay)
+#define MEGAMLA_COMMANDS(COMMAND) \
+  COMMAND(bench) COMMAND(check) COMMAND(doctor) COMMAND(inspect) COMMAND(make_layer) COMMAND(replay)
 
 namespace megamla::app {
 

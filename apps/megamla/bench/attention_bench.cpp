@@ -1,0 +1,186 @@
+// decode_attention over random slots of large pools; prefill_attention over gathered rows.
+#include <algorithm>
+#include <random>
+
+#include "bench/bench.hpp"
+#include "check/kv_formats.hpp"
+#include "command.hpp"
+#include "core/tensor.hpp"
+#include "format/chunked.hpp"
+#include "format/kv_record.hpp"
+#include "megamla/decode_attention.h"
+#include "megamla/prefill_attention.h"
+
+namespace megamla::bench {
+namespace {
+
+constexpr int64_t kDims = 512;
+constexpr int64_t kPositions = 4096;
+
+// q.k and p.v over every head: two products of 512 dims per key.
+double attention_flops(int64_t tokens, int64_t heads, int64_t keys) {
+  return 4.0 * static_cast<double>(tokens) * static_cast<double>(heads) * static_cast<double>(keys) * kDims;
+}
+
+struct Common {
+  megamla_tensor q, positions, cos_sin, sink, out, out_scale;
+};
+
+Common make_common(app::Arena& arena, int64_t tokens, int64_t heads, const std::string& output) {
+  Common c;
+  c.q = arena.tensor(MEGAMLA_BF16, {tokens, heads, kDims});
+  fill_bf16(c.q.data, tokens * heads * kDims, 11);
+  c.positions = arena.tensor(MEGAMLA_I64, {tokens});
+  for (int64_t t = 0; t < tokens; ++t) at<int64_t>(c.positions, t) = t % kPositions;
+  c.cos_sin = arena.tensor(MEGAMLA_F32, {kPositions, 64});
+  std::fill_n(data<float>(c.cos_sin), kPositions * 64, 0.70710678F);
+  c.sink = arena.tensor(MEGAMLA_F32, {heads});
+  if (output == "bf16") {
+    c.out = arena.tensor(MEGAMLA_BF16, {tokens, heads, kDims});
+    return c;
+  }
+  const int64_t a = format::round_up(tokens, 4);
+  c.out = arena.tensor(MEGAMLA_F8_E4M3, {tokens, heads / 8, 4096});
+  c.out_scale = arena.tensor(MEGAMLA_I32, {tokens, heads / 8, 32});
+  c.out_scale.data = arena.bytes(heads / 8 * 32 * a * 4);
+  c.out_scale.stride[0] = 1;
+  c.out_scale.stride[1] = 32 * a;
+  c.out_scale.stride[2] = a;
+  return c;
+}
+
+template <class Params>
+void set_common(Params& p, const Common& c, const std::string& output) {
+  p.q = c.q;
+  p.q_layout = MEGAMLA_Q_CHUNKED;
+  p.positions = c.positions;
+  p.cos_sin = c.cos_sin;
+  p.attn_sink = c.sink;
+  p.output = output == "bf16" ? MEGAMLA_OUTPUT_BF16 : MEGAMLA_OUTPUT_FP8_PAIR;
+  p.out = c.out;
+  p.out_scale = c.out_scale;
+}
+
+// A pool of kColdBytes with pages of 64 slots, whose block stride is the page padded as engines pad it.
+megamla_kv_cache make_pool(app::Arena& arena, const std::string& name, uint64_t seed) {
+  megamla_kv_cache c{};
+  const megamla_kv_format kind = check::kv_format(name);
+  c.format = kind;
+  c.cuda_device = arena.cuda_device();
+  c.page_size = 64;
+  c.page_stride = format::round_up(c.page_size * format::record_bytes(kind), format::page_alignment(kind));
+  c.num_pages = kColdBytes / c.page_stride;
+  c.data = arena.bytes(c.num_pages * c.page_stride);
+  fill_records(c.data, c.num_pages * c.page_stride, seed);
+  return c;
+}
+
+megamla_tensor random_slots(app::Arena& arena, int64_t rows, int64_t width, int64_t slots, std::mt19937_64& random) {
+  const megamla_tensor t = arena.tensor(MEGAMLA_I32, {rows, width});
+  std::uniform_int_distribution<int32_t> any(0, static_cast<int32_t>(slots - 1));
+  for (int64_t i = 0; i < rows * width; ++i) data<int32_t>(t)[i] = any(random);
+  return t;
+}
+
+}  // namespace
+
+void bench_decode_attention(const Options& o, const Emit& emit) {
+  app::Arena pools;
+  std::mt19937_64 random(7);
+  const megamla_kv_cache window = make_pool(pools, o.window_format, 1);
+  const megamla_kv_cache compressed = make_pool(pools, o.topk_format, 2);
+  for (const int64_t heads : o.heads) {
+    for (const int64_t topk : o.topk) {
+      for (const int64_t tokens : o.tokens) {
+        app::Arena arena;
+        megamla_exec exec = o.exec;
+        megamla_decode_attention_params p;
+        megamla_decode_attention_init(&p);
+        set_common(p, make_common(arena, tokens, heads, o.output), o.output);
+        p.window = window;
+        p.compressed = compressed;
+        megamla_limits limits{};
+        limits.tokens = tokens;
+        limits.heads = heads;
+        limits.window_width = o.window;
+        limits.compressed_width = topk;
+        take_workspace(arena, exec, megamla_decode_attention_workspace_size, limits);
+        std::vector<megamla_tensor> window_slots;
+        std::vector<megamla_tensor> compressed_slots;
+        for (int i = 0; i <= o.repeats; ++i) {
+          window_slots.push_back(random_slots(arena, tokens, o.window, window.num_pages * window.page_size, random));
+          compressed_slots.push_back(
+              random_slots(arena, tokens, topk, compressed.num_pages * compressed.page_size, random));
+        }
+        p.window_slots = window_slots[0];
+        p.compressed_slots = compressed_slots[0];
+        const char* name = nullptr;
+        check(megamla_decode_attention_implementation(&p, static_cast<megamla_device>(exec.device), &name));
+        Row row;
+        row.cell = {{"op", "decode_attention"},     {"heads", heads},    {"tokens", tokens},
+                    {"window", o.window},           {"topk", topk},      {"window_format", o.window_format},
+                    {"topk_format", o.topk_format}, {"output", o.output}};
+        row.implementation = name;
+        row.flops = attention_flops(tokens, heads, o.window + topk);
+        row.bytes = static_cast<double>(tokens) *
+                    static_cast<double>(o.window * format::record_bytes(static_cast<megamla_kv_format>(window.format)) +
+                                        topk * format::record_bytes(static_cast<megamla_kv_format>(compressed.format)) +
+                                        heads * kDims * 3);
+        row.seconds = time_calls(o.repeats, [&](int i) {
+          p.window_slots = window_slots[static_cast<size_t>(i)];
+          p.compressed_slots = compressed_slots[static_cast<size_t>(i)];
+          check(megamla_decode_attention(&p, &exec));
+        });
+        emit(std::move(row));
+      }
+    }
+  }
+}
+
+void bench_prefill_attention(const Options& o, const Emit& emit) {
+  app::Arena pools;
+  constexpr int64_t kRows = 16384;
+  const int64_t sets = kColdBytes / (kRows * kDims * 2) + 1;
+  std::mt19937_64 random(7);
+  std::vector<megamla_tensor> rows;
+  for (int64_t i = 0; i < sets; ++i) {
+    rows.push_back(pools.tensor(MEGAMLA_BF16, {kRows, kDims}));
+    fill_bf16(rows.back().data, kRows * kDims, static_cast<uint64_t>(i));
+  }
+  for (const int64_t heads : o.heads) {
+    for (const int64_t topk : o.topk) {
+      for (const int64_t tokens : o.tokens) {
+        app::Arena arena;
+        megamla_exec exec = o.exec;
+        const int64_t keys = o.window + topk;
+        megamla_prefill_attention_params p;
+        megamla_prefill_attention_init(&p);
+        set_common(p, make_common(arena, tokens, heads, o.output), o.output);
+        p.kv = rows[0];
+        p.indices = random_slots(arena, tokens, keys, kRows, random);
+        megamla_limits limits{};
+        limits.tokens = tokens;
+        limits.heads = heads;
+        limits.compressed_width = keys;
+        take_workspace(arena, exec, megamla_prefill_attention_workspace_size, limits);
+        const char* name = nullptr;
+        check(megamla_prefill_attention_implementation(&p, static_cast<megamla_device>(exec.device), &name));
+        Row row;
+        row.cell = {{"op", "prefill_attention"}, {"heads", heads},    {"tokens", tokens}, {"topk", keys},
+                    {"path", "gathered"},        {"output", o.output}};
+        row.implementation = name;
+        row.flops = attention_flops(tokens, heads, keys);
+        // Each gathered row once, q and output.
+        row.bytes = static_cast<double>(std::min(kRows, tokens * keys)) * kDims * 2 +
+                    static_cast<double>(tokens * heads * kDims * 3);
+        row.seconds = time_calls(o.repeats, [&](int i) {
+          p.kv = rows[static_cast<size_t>(i % sets)];
+          check(megamla_prefill_attention(&p, &exec));
+        });
+        emit(std::move(row));
+      }
+    }
+  }
+}
+
+}  // namespace megamla::bench

@@ -1,0 +1,124 @@
+#include "bench/bench.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "command.hpp"
+#include "core/threads.hpp"
+#include "cpu/gemm.hpp"
+#include "format/bf16.hpp"
+
+namespace megamla::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double best_of(int repeats, const std::function<void()>& call) {
+  double best = 1e30;
+  for (int i = 0; i <= repeats; ++i) {
+    const Clock::time_point begin = Clock::now();
+    call();
+    if (i > 0) best = std::min(best, std::chrono::duration<double>(Clock::now() - begin).count());
+  }
+  return best;
+}
+
+uint64_t next_random(uint64_t& state) {
+  state += 0x9E3779B97F4A7C15U;
+  uint64_t z = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9U;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBU;
+  return z ^ (z >> 31);
+}
+
+}  // namespace
+
+Ceilings measure_ceilings(const megamla_exec& exec) {
+  Ceilings c;
+  const int threads = resolve_threads(exec.num_threads);
+  const cpu::GemmType type = cpu::native_gemm_type();
+  c.gemm = cpu::gemm_name(type);
+  constexpr int64_t kSize = 2048;
+  app::Arena arena;
+  char* a = static_cast<char*>(arena.bytes(kSize * kSize * cpu::gemm_element_size(type)));
+  char* b = static_cast<char*>(arena.bytes(kSize * kSize * cpu::gemm_element_size(type)));
+  auto* out = static_cast<float*>(arena.bytes(kSize * kSize * 4));
+  if (type == cpu::GemmType::kBf16) {
+    fill_bf16(a, kSize * kSize, 1);
+    fill_bf16(b, kSize * kSize, 2);
+  } else {
+    std::fill_n(reinterpret_cast<float*>(a), kSize * kSize, 0.5F);
+    std::fill_n(reinterpret_cast<float*>(b), kSize * kSize, 0.25F);
+  }
+  // Each thread multiplies its rows of A with all of B: how oneDNN itself divides such a product.
+  const double seconds = best_of(5, [&] {
+    parallel_ranges(kSize, threads, [&](int64_t begin, int64_t end, int) {
+      const cpu::Gemm gemm{type, end - begin, kSize, kSize, kSize, kSize, kSize, true};
+      const Status status =
+          cpu::run_gemm(gemm, a + begin * kSize * cpu::gemm_element_size(type), b, out + begin * kSize);
+      static_cast<void>(status);
+    });
+  });
+  c.gemm_flops = 2.0 * kSize * kSize * kSize / seconds;
+
+  constexpr int64_t kCopy = int64_t{128} << 20;
+  char* from = static_cast<char*>(arena.bytes(kCopy, 1));
+  char* to = static_cast<char*>(arena.bytes(kCopy, 2));
+  const double copy_seconds = best_of(5, [&] {
+    parallel_ranges(kCopy, threads, [&](int64_t begin, int64_t end, int) {
+      std::memcpy(to + begin, from + begin, static_cast<size_t>(end - begin));
+    });
+  });
+  c.copy_bytes = 2.0 * kCopy / copy_seconds;
+  return c;
+}
+
+std::vector<double> time_calls(int repeats, const std::function<void(int)>& call) {
+  std::vector<double> seconds;
+  for (int i = 0; i <= repeats; ++i) {
+    const Clock::time_point begin = Clock::now();
+    call(i);
+    if (i > 0) seconds.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
+  }
+  std::sort(seconds.begin(), seconds.end());
+  return seconds;
+}
+
+void check(megamla_status status) {
+  if (status != MEGAMLA_OK) throw app::InputError(megamla_last_error());
+}
+
+void take_workspace(app::Arena& arena, megamla_exec& exec,
+                    megamla_status (*query)(const megamla_limits*, megamla_device, int64_t*), megamla_limits limits) {
+  limits.struct_size = sizeof(limits);
+  limits.num_threads = exec.num_threads;
+  int64_t bytes = 0;
+  check(query(&limits, static_cast<megamla_device>(exec.device), &bytes));
+  exec.workspace = arena.bytes(bytes);
+  exec.workspace_bytes = bytes;
+}
+
+void fill_records(void* memory, int64_t bytes, uint64_t seed) {
+  // Exponent fields near the middle: finite as e4m3 (0x38 = 1), as ue8m0 scale (about 2^-64 .. 2^-48) and as e2m1
+  // pairs.
+  auto* out = static_cast<uint8_t*>(memory);
+  uint64_t state = seed;
+  for (int64_t i = 0; i < bytes; i += 8) {
+    uint64_t word = next_random(state);
+    for (int64_t j = i; j < std::min(bytes, i + 8); ++j, word >>= 8)
+      out[j] = static_cast<uint8_t>(0x30U | (word & 0x8fU));
+  }
+}
+
+void fill_bf16(void* memory, int64_t count, uint64_t seed) {
+  auto* out = static_cast<format::Bf16*>(memory);
+  uint64_t state = seed;
+  for (int64_t i = 0; i < count; i += 4) {
+    uint64_t word = next_random(state);
+    for (int64_t j = i; j < std::min(count, i + 4); ++j, word >>= 16) {
+      out[j] = format::to_bf16((static_cast<float>(word & 0xffffU) - 32767.5F) / 32768.0F);
+    }
+  }
+}
+
+}  // namespace megamla::bench

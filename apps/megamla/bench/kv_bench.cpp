@@ -1,0 +1,198 @@
+// kv_insert and kv_gather over pools that no cache holds, and the index transforms.
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+#include "bench/bench.hpp"
+#include "check/kv_formats.hpp"
+#include "command.hpp"
+#include "core/tensor.hpp"
+#include "format/chunked.hpp"
+#include "format/kv_record.hpp"
+#include "megamla/index_ops.h"
+#include "megamla/kv_gather.h"
+#include "megamla/kv_insert.h"
+
+namespace megamla::bench {
+namespace {
+
+constexpr int64_t kDims = 512;
+constexpr int64_t kPage = 64;
+
+// A pool with room for the rows of every repetition, and for at least kColdBytes.
+megamla_kv_cache make_pool(app::Arena& arena, const std::string& name, int64_t rows) {
+  megamla_kv_cache c{};
+  const megamla_kv_format kind = check::kv_format(name);
+  c.format = kind;
+  c.cuda_device = arena.cuda_device();
+  c.page_size = kPage;
+  c.page_stride = format::round_up(kPage * format::record_bytes(kind), format::page_alignment(kind));
+  c.num_pages = std::max(kColdBytes / c.page_stride, (rows + kPage - 1) / kPage);
+  c.data = arena.bytes(c.num_pages * c.page_stride);
+  fill_records(c.data, c.num_pages * c.page_stride, 3);
+  return c;
+}
+
+std::vector<int32_t> shuffled_pages(int64_t count, std::mt19937_64& random) {
+  std::vector<int32_t> pages(static_cast<size_t>(count));
+  std::iota(pages.begin(), pages.end(), 0);
+  std::shuffle(pages.begin(), pages.end(), random);
+  return pages;
+}
+
+}  // namespace
+
+void bench_kv_insert(const Options& o, const Emit& emit) {
+  for (const std::string& format_name : {o.window_format, o.topk_format}) {
+    for (const int64_t tokens : o.tokens) {
+      app::Arena arena;
+      std::mt19937_64 random(3);
+      megamla_kv_insert_params p;
+      megamla_kv_insert_init(&p);
+      p.latent = arena.tensor(MEGAMLA_BF16, {tokens, kDims});
+      fill_bf16(p.latent.data, tokens * kDims, 4);
+      p.positions = arena.tensor(MEGAMLA_I64, {tokens});
+      p.cos_sin = arena.tensor(MEGAMLA_F32, {4096, 64});
+      std::fill_n(data<float>(p.cos_sin), 4096 * 64, 0.70710678F);
+      for (int64_t t = 0; t < tokens; ++t) at<int64_t>(p.positions, t) = t % 4096;
+      p.cache = make_pool(arena, format_name, tokens);
+      p.writer = format_name == o.window_format ? MEGAMLA_WRITER_WINDOW : MEGAMLA_WRITER_COMPRESSED;
+      p.compress_ratio = 1;
+      std::vector<megamla_tensor> slots;
+      for (int i = 0; i <= o.repeats; ++i) {
+        const std::vector<int32_t> pages = shuffled_pages(p.cache.num_pages, random);
+        slots.push_back(arena.tensor(MEGAMLA_I64, {tokens}));
+        for (int64_t t = 0; t < tokens; ++t)
+          at<int64_t>(slots.back(), t) = pages[static_cast<size_t>(t / kPage)] * kPage + t % kPage;
+      }
+      p.slot_mapping = slots[0];
+      const char* name = nullptr;
+      check(megamla_kv_insert_implementation(&p, static_cast<megamla_device>(o.exec.device), &name));
+      Row row;
+      row.cell = {{"op", "kv_insert"}, {"tokens", tokens}, {"format", format_name}};
+      row.implementation = name;
+      row.bytes = static_cast<double>(
+          tokens * (kDims * 2 + format::record_bytes(static_cast<megamla_kv_format>(p.cache.format))));
+      row.seconds = time_calls(o.repeats, [&](int i) {
+        p.slot_mapping = slots[static_cast<size_t>(i)];
+        check(megamla_kv_insert(&p, &o.exec));
+      });
+      emit(std::move(row));
+    }
+  }
+}
+
+void bench_kv_gather(const Options& o, const Emit& emit) {
+  for (const std::string& format_name : {o.window_format, o.topk_format}) {
+    for (const int64_t tokens : o.tokens) {
+      app::Arena arena;
+      std::mt19937_64 random(3);
+      megamla_kv_gather_params p;
+      megamla_kv_gather_init(&p);
+      p.cache = make_pool(arena, format_name, tokens);
+      p.seq_lens = arena.tensor(MEGAMLA_I32, {1});
+      at<int32_t>(p.seq_lens, 0) = static_cast<int32_t>(tokens);
+      const int64_t columns = (tokens + kPage - 1) / kPage;
+      std::vector<megamla_tensor> tables;
+      for (int i = 0; i <= o.repeats; ++i) {
+        const std::vector<int32_t> pages = shuffled_pages(p.cache.num_pages, random);
+        tables.push_back(arena.tensor(MEGAMLA_I32, {1, columns}));
+        std::copy_n(pages.begin(), columns, data<int32_t>(tables.back()));
+      }
+      p.block_table = tables[0];
+      p.out = arena.tensor(MEGAMLA_BF16, {1, tokens, kDims});
+      const char* name = nullptr;
+      check(megamla_kv_gather_implementation(&p, static_cast<megamla_device>(o.exec.device), &name));
+      Row row;
+      row.cell = {{"op", "kv_gather"}, {"tokens", tokens}, {"format", format_name}};
+      row.implementation = name;
+      row.bytes = static_cast<double>(
+          tokens * (kDims * 2 + format::record_bytes(static_cast<megamla_kv_format>(p.cache.format))));
+      row.seconds = time_calls(o.repeats, [&](int i) {
+        p.block_table = tables[static_cast<size_t>(i)];
+        check(megamla_kv_gather(&p, &o.exec));
+      });
+      emit(std::move(row));
+    }
+  }
+}
+
+void bench_index_ops(const Options& o, const std::string& op, const Emit& emit) {
+  constexpr int64_t kTopk = 512;
+  constexpr int64_t kSeqLen = 4096;
+  for (const int64_t n : o.tokens) {
+    app::Arena arena;
+    const auto i32 = [&](std::initializer_list<int64_t> shape) { return arena.tensor(MEGAMLA_I32, shape); };
+    const megamla_tensor table = i32({n, kSeqLen / 32});
+    const megamla_tensor starts = i32({n + 1});
+    const megamla_tensor seq_lens = i32({n});
+    const megamla_tensor ones = i32({n});
+    const megamla_tensor token_to_req = i32({n});
+    const megamla_tensor topk = i32({n, kTopk});
+    for (int64_t t = 0; t < n; ++t) {
+      at<int32_t>(starts, t + 1) = static_cast<int32_t>(t + 1);
+      at<int32_t>(seq_lens, t) = kSeqLen;
+      at<int32_t>(ones, t) = 128;
+      at<int32_t>(token_to_req, t) = static_cast<int32_t>(t);
+      for (int64_t k = 0; k < kTopk; ++k) at<int32_t>(topk, t, k) = static_cast<int32_t>(k * 3);
+      for (int64_t b = 0; b < table.shape[1]; ++b)
+        at<int32_t>(table, t, b) = static_cast<int32_t>(t * table.shape[1] + b);
+    }
+    Row row;
+    row.cell = {{"op", op}, {"tokens", n}};
+    const char* name = nullptr;
+    const auto device = static_cast<megamla_device>(o.exec.device);
+    if (op == "topk_to_slots") {
+      megamla_topk_to_slots_params p;
+      megamla_topk_to_slots_init(&p);
+      p.topk = topk;
+      p.token_to_req = token_to_req;
+      p.block_table = table;
+      p.slots_per_page = 64;
+      p.slots = i32({n, kTopk});
+      p.lens = i32({n});
+      check(megamla_topk_to_slots_implementation(&p, device, &name));
+      row.bytes = static_cast<double>(n * kTopk * 8);
+      row.seconds = time_calls(o.repeats, [&](int) { check(megamla_topk_to_slots(&p, &o.exec)); });
+    } else if (op == "combine_topk_swa") {
+      megamla_combine_topk_swa_params p;
+      megamla_combine_topk_swa_init(&p);
+      p.topk = topk;
+      p.query_start_loc = starts;
+      p.seq_lens = seq_lens;
+      p.gather_lens = ones;
+      p.window = 128;
+      p.compress_ratio = 1;
+      p.n = kSeqLen;
+      p.m = kSeqLen + 128;
+      p.indices = i32({n, format::round_up(kTopk + 128, 128)});
+      p.lens = i32({n});
+      check(megamla_combine_topk_swa_implementation(&p, device, &name));
+      row.bytes = static_cast<double>(n * (kTopk * 8 + 128 * 4));
+      row.seconds = time_calls(o.repeats, [&](int) { check(megamla_combine_topk_swa(&p, &o.exec)); });
+    } else {
+      megamla_swa_metadata_params p;
+      megamla_swa_metadata_init(&p);
+      p.query_start_loc = starts;
+      p.seq_lens = seq_lens;
+      p.slot_mapping = arena.tensor(MEGAMLA_I64, {n});
+      p.block_table = table;
+      p.page_size = 32;
+      p.window = 128;
+      p.num_decodes = n;
+      p.causal = 1;
+      p.is_valid_token = arena.tensor(MEGAMLA_U8, {n});
+      p.token_to_req = i32({n});
+      p.decode_swa_indices = i32({n, 128});
+      p.decode_swa_lens = i32({n});
+      p.prefill_gather_lens = i32({0});
+      check(megamla_swa_metadata_implementation(&p, device, &name));
+      row.bytes = static_cast<double>(n * (128 * 4 + 16));
+      row.seconds = time_calls(o.repeats, [&](int) { check(megamla_swa_metadata(&p, &o.exec)); });
+    }
+    row.implementation = name;
+    emit(std::move(row));
+  }
+}
+
+}  // namespace megamla::bench

@@ -1,0 +1,156 @@
+// megamla bench: how fast each op runs here, and which fraction of its bound that is.
+#include <fmt/format.h>
+#include <sys/utsname.h>
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <memory>
+
+#include "bench/bench.hpp"
+#include "command.hpp"
+#include "options.hpp"
+#include "text.hpp"
+
+namespace megamla::app {
+namespace {
+
+constexpr std::array<const char*, 9> kOps = {"decode_attention", "prefill_attention", "block_scaled_linear",
+                                             "kv_insert",        "kv_gather",         "topk_to_slots",
+                                             "combine_topk_swa", "swa_metadata",      "layer_step"};
+
+std::string cpu_name() {
+  std::ifstream info("/proc/cpuinfo");
+  std::string line;
+  while (std::getline(info, line)) {
+    if (line.rfind("model name", 0) == 0) return line.substr(line.find(':') + 2);
+  }
+  utsname name{};
+  return uname(&name) == 0 ? name.machine : "unknown";
+}
+
+std::string cell_text(const nlohmann::json& cell) {
+  std::string text;
+  for (const auto& [key, value] : cell.items()) {
+    if (key == "op") continue;
+    text += fmt::format("{}{}={}", text.empty() ? "" : " ", key,
+                        value.is_string() ? value.get<std::string>() : value.dump());
+  }
+  return text;
+}
+
+void run_op(const std::string& op, const bench::Options& o, const bench::Emit& emit) {
+  if (op == "decode_attention") return bench::bench_decode_attention(o, emit);
+  if (op == "prefill_attention") return bench::bench_prefill_attention(o, emit);
+  if (op == "block_scaled_linear") return bench::bench_block_scaled_linear(o, emit);
+  if (op == "kv_insert") return bench::bench_kv_insert(o, emit);
+  if (op == "kv_gather") return bench::bench_kv_gather(o, emit);
+  if (op == "layer_step") return bench::bench_layer_step(o, emit);
+  bench::bench_index_ops(o, op, emit);
+}
+
+nlohmann::json row_record(const bench::Row& row) {
+  nlohmann::json r = row.cell;
+  const double median = row.median();
+  r["implementation"] = row.implementation;
+  r["us_median"] = median * 1e6;
+  r["us_min"] = row.seconds.front() * 1e6;
+  r["us_max"] = row.seconds.back() * 1e6;
+  r["tflops"] = row.flops / median / 1e12;
+  r["gbps"] = row.bytes / median / 1e9;
+  r["bound_us"] = row.bound_seconds * 1e6;
+  return r;
+}
+
+int run(bench::Options& o, const DeviceOptions& device, const std::string& commit, const JsonOption& json) {
+  o.exec = device.exec();
+  if (o.exec.device == MEGAMLA_DEVICE_CUDA) {
+    throw InputError("--device: expected reference or cpu (this program times no GPU op yet), got cuda");
+  }
+  if (o.exec.device == MEGAMLA_DEVICE_AUTO) o.exec.device = MEGAMLA_DEVICE_CPU;
+  for (const std::string& op : o.ops) {
+    if (std::find(kOps.begin(), kOps.end(), op) == kOps.end()) {
+      throw InputError(fmt::format("OP: expected one of {}, got '{}'", fmt::join(kOps, ", "), op));
+    }
+  }
+  const bench::Ceilings ceilings = bench::measure_ceilings(o.exec);
+  fmt::print("ceilings of this run: {} {:.0f} GFLOP/s (2048^3), copy {:.1f} GB/s\n", ceilings.gemm,
+             ceilings.gemm_flops / 1e9, ceilings.copy_bytes / 1e9);
+  nlohmann::json results = nlohmann::json::array();
+  Table table({"op", "case", "implementation", "median us", "GFLOP/s", "GB/s", "bound us", "of bound"});
+  for (const std::string& op : o.ops) {
+    run_op(op, o, [&](bench::Row row) {
+      row.bound_seconds = std::max(row.flops / ceilings.gemm_flops, row.bytes / ceilings.copy_bytes);
+      const double median = row.median();
+      table.add({op, cell_text(row.cell), row.implementation, fmt::format("{:.1f}", median * 1e6),
+                 fmt::format("{:.0f}", row.flops / median / 1e9), fmt::format("{:.2f}", row.bytes / median / 1e9),
+                 fmt::format("{:.1f}", row.bound_seconds * 1e6),
+                 fmt::format("{:.0f}%", 100 * row.bound_seconds / median)});
+      results.push_back(row_record(row));
+      fmt::print(stderr, "bench: {} {} done\n", op, cell_text(row.cell));
+    });
+  }
+  table.print();
+  json.write("bench", {{"card", cpu_name()},
+                       {"device", device_word(static_cast<megamla_device>(o.exec.device))},
+                       {"commit", commit},
+                       {"ceilings",
+                        {{"gemm", ceilings.gemm},
+                         {"gemm_gflops", ceilings.gemm_flops / 1e9},
+                         {"copy_gbps", ceilings.copy_bytes / 1e9}}},
+                       {"results", results}});
+  return kOk;
+}
+
+}  // namespace
+
+Command bench_command() {
+  Command command;
+  command.summary = "Time ops and set them beside their bound";
+  command.examples = fmt::format(
+      "OP is one of {}.\n"
+      "Each row is the median of --repeats calls on inputs that no cache holds. The bound is the larger of arithmetic "
+      "over the GEMM\n"
+      "rate and bytes over the copy bandwidth, both measured in the same run.\n"
+      "\n"
+      "Examples:\n"
+      "  megamla bench decode_attention --heads 64,8 --tokens 1,32,128\n"
+      "  megamla bench block_scaled_linear --case wq_b --tokens 1,256\n"
+      "  megamla bench kv_insert kv_gather --tokens 65536 --json kv.json",
+      fmt::join(kOps, ", "));
+  command.add = [](CLI::App& app) -> std::function<int()> {
+    auto o = std::make_shared<bench::Options>();
+    auto device = std::make_shared<DeviceOptions>();
+    auto json = std::make_shared<JsonOption>();
+    auto commit = std::make_shared<std::string>();
+    app.add_option("op", o->ops, "Ops to time")->required();
+    app.add_option("--tokens", o->tokens, "Tokens (rows) per call")
+        ->delimiter(',')
+        ->check(CLI::Range(int64_t{1}, int64_t{1} << 22))
+        ->capture_default_str();
+    app.add_option("--heads", o->heads, "Heads of attention ops")->delimiter(',')->capture_default_str();
+    app.add_option("--topk", o->topk, "Compressed keys per token of attention ops")
+        ->delimiter(',')
+        ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+        ->capture_default_str();
+    app.add_option("--window", o->window, "Window keys per token")
+        ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+        ->capture_default_str();
+    app.add_option("--window-format", o->window_format, "fp8_528 or fp8_584")->capture_default_str();
+    app.add_option("--topk-format", o->topk_format, "fp8_528, nvfp4_288 or fp8_584")->capture_default_str();
+    app.add_option("--output", o->output, "fp8 (the output pair) or bf16")
+        ->check(CLI::IsMember({"fp8", "bf16"}))
+        ->capture_default_str();
+    app.add_option("--case", o->cases, "Shapes of block_scaled_linear: wo_a, wo_b, wq_b, wq_a_wkv")
+        ->delimiter(',')
+        ->capture_default_str();
+    app.add_option("--repeats", o->repeats, "Timed calls per row")->check(CLI::Range(5, 1000))->capture_default_str();
+    app.add_option("--commit", *commit, "Commit that the record names");
+    device->add(app);
+    json->add(app);
+    return [=] { return run(*o, *device, *commit, *json); };
+  };
+  return command;
+}
+
+}  // namespace megamla::app
