@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 
-#include "cpu/attention/products_avx512.hpp"
 #include "cpu/attention/vector_avx512.hpp"
 #include "cpu/simd.hpp"
 #include "format/output_cast.hpp"
@@ -41,9 +40,9 @@ MEGAMLA_SIMD_CLONES uint8_t cast_group(const float* x, uint8_t* data) {
 
 }  // namespace
 
-void cast_output_groups(const float* x, int64_t groups, uint8_t* data, int64_t data_stride, uint8_t* scales) {
-  static const bool avx512 = has_avx512_bf16();
-  if (avx512) return cast_output_groups_avx512(x, groups, data, data_stride, scales);
+void cast_output_groups(Multiplier multiplier, const float* x, int64_t groups, uint8_t* data, int64_t data_stride,
+                        uint8_t* scales) {
+  if (multiplier == Multiplier::kAvx512Bf16) return cast_output_groups_avx512(x, groups, data, data_stride, scales);
   for (int64_t g = 0; g < groups; ++g) scales[g] = cast_group(x + g * format::kCastGroup, data + g * data_stride);
 }
 

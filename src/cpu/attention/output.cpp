@@ -29,15 +29,15 @@ MEGAMLA_SIMD_CLONES void rotate_head_back(const float* cos_sin, float* o) {
 
 // A scale word holds bytes of four heads, and its neighbours in memory belong to other tokens: words are put together
 // before they are stored.
-void write_pair_group(const AttentionView& view, int64_t t, int64_t group, const float* o) {
+void write_pair_group(Multiplier multiplier, const AttentionView& view, int64_t t, int64_t group, const float* o) {
   uint8_t* data = &at<uint8_t>(view.out, t, group);
   uint32_t words[format::kGroupScaleWords] = {};
   constexpr int64_t kGroups = kDims / format::kCastGroup;  // of one head
   for (int64_t lane_head = 0; lane_head < format::kGroupHeads; ++lane_head) {
     uint8_t scales[kGroups];
     constexpr int64_t kDataStride = format::o_chunked_index(0, format::kOChunkDims) - format::o_chunked_index(0, 0);
-    cast_output_groups(o + lane_head * kDims, kGroups, data + format::o_chunked_index(lane_head, 0), kDataStride,
-                       scales);
+    cast_output_groups(multiplier, o + lane_head * kDims, kGroups, data + format::o_chunked_index(lane_head, 0),
+                       kDataStride, scales);
     for (int64_t c = 0; c < kGroups; ++c) {
       const format::PackedScale place = format::packed_scale(format::o_chunk(lane_head, c * format::kCastGroup));
       words[place.word] |= static_cast<uint32_t>(scales[c]) << place.shift;
@@ -47,10 +47,10 @@ void write_pair_group(const AttentionView& view, int64_t t, int64_t group, const
 }
 
 // o [live heads, 512] in standard order.
-void write_values(const AttentionView& view, int64_t t, const float* o) {
+void write_values(Multiplier multiplier, const AttentionView& view, int64_t t, const float* o) {
   if (view.output == MEGAMLA_OUTPUT_FP8_PAIR) {
     for (int64_t group = 0; group < view.live_heads / format::kGroupHeads; ++group) {
-      write_pair_group(view, t, group, o + group * format::kGroupHeads * kDims);
+      write_pair_group(multiplier, view, t, group, o + group * format::kGroupHeads * kDims);
     }
     return;
   }
@@ -77,7 +77,8 @@ void write_zero_group(const AttentionView& view, int64_t t, int64_t group) {
 
 }  // namespace
 
-void write_row(const AttentionView& view, int64_t t, const float* cos_sin, const Partial& partial) {
+void write_row(Multiplier multiplier, const AttentionView& view, int64_t t, const float* cos_sin,
+               const Partial& partial) {
   for (int64_t head = 0; head < view.live_heads; ++head) {
     const double shift = partial.shift[head];
     const double sum = partial.sum[head];
@@ -94,7 +95,7 @@ void write_row(const AttentionView& view, int64_t t, const float* cos_sin, const
     write_sums(view, t, head, static_cast<float>((shift + std::log2(sum)) * std::numbers::ln2),
                static_cast<float>(static_cast<double>(partial.largest[head]) * std::numbers::ln2));
   }
-  write_values(view, t, partial.out);
+  write_values(multiplier, view, t, partial.out);
 }
 
 void write_zero_row(const AttentionView& view, int64_t t, float lse, float max_logit) {

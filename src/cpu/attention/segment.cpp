@@ -16,14 +16,14 @@ void collect_keys(const AttentionView& view, int64_t t, KeyRange range, KeyRef* 
 
 // Scores to weights, head by head; rescales what earlier tiles accumulated where a head's shift rose. The keys of the
 // tile after this one are fetched in between, a few per head.
-template <class Weight>
-void weigh_tile(const RowScratch& scratch, int64_t heads, int64_t count, int64_t padded, bool first, KeyRange next,
-                const Partial& result) {
+void weigh_tile(Multiplier multiplier, const RowScratch& scratch, int64_t heads, int64_t count, int64_t padded,
+                bool first, KeyRange next, const Partial& result) {
   for (int64_t head = 0; head < heads; ++head) {
     const int64_t fetched = next.begin + next.size() * head / heads;
     fetch_keys(scratch.keys + fetched, next.begin + next.size() * (head + 1) / heads - fetched);
-    const float factor = weigh_scores(scratch.scores + head * kTileKeys, count, padded, scratch.scales[head], result,
-                                      head, static_cast<Weight*>(scratch.weights) + head * kTileKeys);
+    void* weights = static_cast<char*>(scratch.weights) + head * kTileKeys * element_size(multiplier);
+    const float factor = weigh_scores(multiplier, scratch.scores + head * kTileKeys, count, padded,
+                                      scratch.scales[head], result, head, weights);
     if (!first && factor != 1.0F) scale_row(factor, kDims, result.out + head * kDims);
   }
 }
@@ -43,11 +43,7 @@ Status attend_segment(Multiplier multiplier, const AttentionView& view, int64_t 
     MEGAMLA_RETURN_IF_ERROR(
         multiply_scores(multiplier, scratch.q, heads, scratch.tile, padded, scratch.scores, kTileKeys));
     const KeyRange next = tile(range.size(), i + 1);
-    if (multiplier == Multiplier::kGemmF32) {
-      weigh_tile<float>(scratch, heads, part.size(), padded, i == 0, next, result);
-    } else {
-      weigh_tile<format::Bf16>(scratch, heads, part.size(), padded, i == 0, next, result);
-    }
+    weigh_tile(multiplier, scratch, heads, part.size(), padded, i == 0, next, result);
     MEGAMLA_RETURN_IF_ERROR(multiply_weights(multiplier, scratch.weights, kTileKeys, heads, scratch.tile, padded, i > 0,
                                              scratch.product, result.out));
   }

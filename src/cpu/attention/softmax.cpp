@@ -7,7 +7,6 @@
 #include <cstring>
 #include <limits>
 
-#include "cpu/attention/products_avx512.hpp"
 #include "cpu/attention/vector_avx512.hpp"
 #include "cpu/simd.hpp"
 #include "format/kv_record.hpp"
@@ -95,37 +94,21 @@ MEGAMLA_SIMD_CLONES float weigh_f32(const float* scores, int64_t count, int64_t 
   return weigh(scores, count, padded, scale, shift, weights);
 }
 
-bool use_avx512() {
-  static const bool there = has_avx512_bf16();
-  return there;
+float largest_logit(Multiplier multiplier, const float* scores, int64_t count, float scale) {
+  return multiplier == Multiplier::kAvx512Bf16 ? largest_logit_avx512(scores, count, scale)
+                                               : find_largest_logit(scores, count, scale);
 }
 
-float largest_logit(const float* scores, int64_t count, float scale) {
-  return use_avx512() ? largest_logit_avx512(scores, count, scale) : find_largest_logit(scores, count, scale);
-}
-float weigh_logits(const float* scores, int64_t count, int64_t padded, float scale, float shift,
-                   format::Bf16* weights) {
-  return use_avx512() ? weigh_logits_avx512(scores, count, padded, scale, shift, weights)
-                      : weigh_bf16(scores, count, padded, scale, shift, weights);
-}
-float weigh_logits(const float* scores, int64_t count, int64_t padded, float scale, float shift, float* weights) {
-  return weigh_f32(scores, count, padded, scale, shift, weights);
-}
-
-template <class Weight>
-float weigh_head(const float* scores, int64_t count, int64_t padded, float scale, const Partial& partial, int64_t head,
-                 Weight* weights) {
-  const float largest = largest_logit(scores, count, scale);
-  float factor = 1.0F;
-  if (largest > partial.shift[head] + kShiftSlack || partial.shift[head] == -FLT_MAX) {
-    const float before = partial.shift[head];
-    partial.shift[head] = std::max(largest, -FLT_MAX);
-    factor = std::exp2(before - partial.shift[head]);
-    partial.sum[head] *= factor;
+float weigh_logits(Multiplier multiplier, const float* scores, int64_t count, int64_t padded, float scale, float shift,
+                   void* weights) {
+  switch (multiplier) {
+    case Multiplier::kAvx512Bf16:
+      return weigh_logits_avx512(scores, count, padded, scale, shift, static_cast<format::Bf16*>(weights));
+    case Multiplier::kGemmBf16:
+      return weigh_bf16(scores, count, padded, scale, shift, static_cast<format::Bf16*>(weights));
+    default:
+      return weigh_f32(scores, count, padded, scale, shift, static_cast<float*>(weights));
   }
-  partial.largest[head] = std::max(partial.largest[head], largest);
-  partial.sum[head] += weigh_logits(scores, count, padded, scale, partial.shift[head], weights);
-  return factor;
 }
 
 MEGAMLA_SIMD_CLONES void scale_and_add(const float* from, float from_factor, float into_factor, float* into) {
@@ -142,13 +125,19 @@ void start_partial(const Partial& partial, int64_t heads) {
   }
 }
 
-float weigh_scores(const float* scores, int64_t count, int64_t padded, float scale, const Partial& partial,
-                   int64_t head, format::Bf16* weights) {
-  return weigh_head(scores, count, padded, scale, partial, head, weights);
-}
-float weigh_scores(const float* scores, int64_t count, int64_t padded, float scale, const Partial& partial,
-                   int64_t head, float* weights) {
-  return weigh_head(scores, count, padded, scale, partial, head, weights);
+float weigh_scores(Multiplier multiplier, const float* scores, int64_t count, int64_t padded, float scale,
+                   const Partial& partial, int64_t head, void* weights) {
+  const float largest = largest_logit(multiplier, scores, count, scale);
+  float factor = 1.0F;
+  if (largest > partial.shift[head] + kShiftSlack || partial.shift[head] == -FLT_MAX) {
+    const float before = partial.shift[head];
+    partial.shift[head] = std::max(largest, -FLT_MAX);
+    factor = std::exp2(before - partial.shift[head]);
+    partial.sum[head] *= factor;
+  }
+  partial.largest[head] = std::max(partial.largest[head], largest);
+  partial.sum[head] += weigh_logits(multiplier, scores, count, padded, scale, partial.shift[head], weights);
+  return factor;
 }
 
 MEGAMLA_SIMD_CLONES void scale_row(float factor, int64_t count, float* x) {

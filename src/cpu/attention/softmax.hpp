@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "cpu/attention/products.hpp"
 #include "format/bf16.hpp"
 
 namespace megamla::cpu::attention {
@@ -21,10 +22,9 @@ void start_partial(const Partial& partial, int64_t heads);
 // One head, one tile: turns `count` raw scores into weights 2^(scale * score - shift), raising the head's shift where
 // that is needed, and zeroes the weights from count to padded (a multiple of 16). `scale` takes raw scores to base-2
 // logits. Returns the factor by which what was accumulated before must be multiplied (1 nearly always).
-float weigh_scores(const float* scores, int64_t count, int64_t padded, float scale, const Partial& partial,
-                   int64_t head, format::Bf16* weights);
-float weigh_scores(const float* scores, int64_t count, int64_t padded, float scale, const Partial& partial,
-                   int64_t head, float* weights);
+// Weights are fp32 for kGemmF32, else bf16.
+float weigh_scores(Multiplier multiplier, const float* scores, int64_t count, int64_t padded, float scale,
+                   const Partial& partial, int64_t head, void* weights);
 
 void scale_row(float factor, int64_t count, float* x);
 
