@@ -39,6 +39,17 @@ std::string calling(const CLI::App& app) {
   return name;
 }
 
+// The word where a subcommand is expected, if there is one and it is none.
+void require_known(const CLI::App& app, int argc, char** argv) {
+  if (argc < 2 || argv[1][0] == '-') return;
+  std::string known;
+  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; })) {
+    if (sub->get_name() == argv[1]) return;
+    known += (known.empty() ? "" : ", ") + sub->get_name();
+  }
+  throw InputError(fmt::format("command: expected one of {}, found '{}'", known, argv[1]));
+}
+
 int run(int argc, char** argv) {
   CLI::App app("DeepSeek V4.1 mega attention: check, measure and run it.", "megamla");
   app.set_version_flag("--version", std::string("megamla ") + megamla_version());
@@ -55,7 +66,10 @@ int run(int argc, char** argv) {
 #undef MEGAMLA_ADD_COMMAND
 
   try {
+    require_known(app, argc, argv);
     app.parse(argc, argv);
+  } catch (const InputError& error) {
+    return fail("megamla", error.what());
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
     const std::string where = calling(app);
