@@ -27,8 +27,9 @@ struct Record {
 };
 
 Record encode(megamla_kv_format kind, const std::vector<float>& x) {
-  Record record{std::vector<uint8_t>(static_cast<size_t>(data_bytes(kind))),
-                std::vector<uint8_t>(static_cast<size_t>(scale_bytes(kind)))};
+  // Filled beforehand: a byte that the codec leaves out shows.
+  Record record{std::vector<uint8_t>(static_cast<size_t>(data_bytes(kind)), 0xa5),
+                std::vector<uint8_t>(static_cast<size_t>(scale_bytes(kind)), 0xa5)};
   encode_row(kind, x.data(), record.data.data(), record.scale.data());
   return record;
 }
