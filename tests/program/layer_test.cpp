@@ -1,0 +1,452 @@
+// MegaAttentionLayer: refusals, loading, warm-up, the two prefill paths, shared gathered rows, tensor parallelism.
+// Geometry: 64 heads x 512 over a narrow model, so that a layer's weights take milliseconds; golden_test has the full
+// width.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "arena.hpp"
+#include "core/tensor.hpp"
+#include "format/bf16.hpp"
+#include "megamla/rope_table.h"
+#include "model/seeded_layer.hpp"
+
+namespace megamla {
+namespace {
+
+constexpr int64_t kHidden = 256;
+constexpr int64_t kMaxTokens = 64;
+constexpr int64_t kWindowPages = 16;
+constexpr int64_t kPages = 8;
+
+io::ModelConfig narrow_model() {
+  io::ModelConfig model = io::deepseek_v41_flash();
+  model.hidden_size = kHidden;
+  model.q_lora_rank = 64;
+  model.o_lora_rank = 64;
+  model.index_topk = 16;
+  return model;
+}
+
+megamla_layer_config narrow_config(int64_t layer, int64_t tp = 1, int64_t rank = 0) {
+  megamla_layer_config c = layer_config(narrow_model(), layer);
+  c.tp_size = tp;
+  c.tp_rank = rank;
+  c.max_model_len = 256;
+  c.max_num_batched_tokens = kMaxTokens;
+  c.max_num_requests = 8;
+  return c;
+}
+
+LayerHandle make_layer(const megamla_layer_config& c) {
+  megamla_layer* made = nullptr;
+  EXPECT_EQ(megamla_layer_create(&c, MEGAMLA_DEVICE_CPU, &made), MEGAMLA_OK) << megamla_last_error();
+  LayerHandle handle(made);
+  const Status loaded = load_seeded(made, narrow_model(), c.layer_id, 7);
+  EXPECT_TRUE(loaded.ok()) << loaded.message();
+  return handle;
+}
+
+// Caches, tables and buffers of two requests; request r owns window pages 8r.. and compressed pages 4r...
+class Batch {
+ public:
+  explicit Batch(const megamla_layer_config& c, megamla_device device = MEGAMLA_DEVICE_CPU)
+      : config_(c), device_(device) {
+    window_ = cache(c.window_format, 32, kWindowPages);
+    if (c.compress_ratio > 0) compressed_ = cache(c.compressed_format, 64, kPages);
+    state_ = arena_.tensor(MEGAMLA_F32, {3, 8, 1024}, 0xff);
+    cos_sin_ = arena_.tensor(MEGAMLA_F32, {256, 64});
+    megamla_rope_table_params rope;
+    megamla_rope_table_init(&rope);
+    rope.cos_sin = cos_sin_;
+    EXPECT_EQ(megamla_rope_table(&rope, nullptr), MEGAMLA_OK);
+    megamla_workspace* made = nullptr;
+    EXPECT_EQ(megamla_workspace_create(nullptr, 0, grow, &arena_, &made), MEGAMLA_OK);
+    workspace_.reset(made);
+  }
+
+  struct Piece {
+    int64_t request, first, count;
+  };
+  // Rows of the pieces in order, `padding` rows after them; y F32.
+  megamla_tensor step(megamla_layer* layer, const std::vector<Piece>& pieces, int64_t padding = 0, uint64_t step_id = 0,
+                      megamla_status expected = MEGAMLA_OK) {
+    megamla_step_metadata m;
+    megamla_step_metadata_init(&m);
+    int64_t tokens = padding;
+    for (const Piece& piece : pieces) tokens += piece.count;
+    const auto requests = static_cast<int64_t>(pieces.size());
+    m.step_id = step_id != 0 ? step_id : ++steps_;
+    m.query_start_loc = arena_.tensor(MEGAMLA_I32, {requests + 1});
+    m.seq_lens = arena_.tensor(MEGAMLA_I32, {requests});
+    m.positions = arena_.tensor(MEGAMLA_I64, {tokens});
+    m.slot_mapping = arena_.tensor(MEGAMLA_I64, {tokens}, 0xff);
+    m.compressed_slot_mapping = arena_.tensor(MEGAMLA_I64, {tokens}, 0xff);
+    m.window_table = arena_.tensor(MEGAMLA_I32, {requests, 8});
+    m.compressed_table = arena_.tensor(MEGAMLA_I32, {requests, 4});
+    m.state_block = arena_.tensor(MEGAMLA_I32, {requests});
+    const megamla_tensor x = arena_.tensor(MEGAMLA_BF16, {tokens, kHidden});
+    int64_t t = 0;
+    for (int64_t r = 0; r < requests; ++r) {
+      const Piece& piece = pieces[static_cast<size_t>(r)];
+      at<int32_t>(m.seq_lens, r) = static_cast<int32_t>(piece.first + piece.count);
+      at<int32_t>(m.state_block, r) = static_cast<int32_t>(piece.request + 1);
+      for (int64_t b = 0; b < 8; ++b) at<int32_t>(m.window_table, r, b) = static_cast<int32_t>(piece.request * 8 + b);
+      for (int64_t b = 0; b < 4; ++b)
+        at<int32_t>(m.compressed_table, r, b) = static_cast<int32_t>(piece.request * 4 + b);
+      for (int64_t i = 0; i < piece.count; ++i, ++t) {
+        const int64_t position = piece.first + i;
+        at<int64_t>(m.positions, t) = position;
+        at<int64_t>(m.slot_mapping, t) = piece.request * 256 + position;
+        const int64_t ratio = std::max<int64_t>(config_.compress_ratio, 1);
+        if ((position + 1) % ratio == 0)
+          at<int64_t>(m.compressed_slot_mapping, t) = piece.request * 256 + position / ratio;
+        for (int64_t d = 0; d < kHidden; ++d) {
+          const auto value = static_cast<float>(
+              std::sin(0.37 * static_cast<double>((position + 1) * (d + 1)) + static_cast<double>(piece.request)));
+          at<format::Bf16>(x, t, d) = format::to_bf16(value);
+        }
+      }
+      at<int32_t>(m.query_start_loc, r + 1) = static_cast<int32_t>(t);
+    }
+    megamla_forward_params p = params(x, tokens);
+    p.metadata = &m;
+    last_ = m;
+    const megamla_exec exec = execution();
+    EXPECT_EQ(megamla_layer_forward(layer, &p, &exec), expected) << megamla_last_error();
+    return p.y;
+  }
+
+  megamla_forward_params params(const megamla_tensor& x, int64_t tokens) {
+    megamla_forward_params p;
+    megamla_forward_params_init(&p);
+    p.x = x;
+    p.y = arena_.tensor(MEGAMLA_F32, {tokens, kHidden}, 0xa5);
+    p.cos_sin = cos_sin_;
+    p.window = window_;
+    p.compressed = compressed_;
+    if (config_.compress_ratio == 2) p.compressor_state = state_;
+    p.workspace = workspace_.get();
+    return p;
+  }
+  megamla_exec execution() const {
+    megamla_exec exec = MEGAMLA_EXEC_INIT;
+    exec.device = device_;
+    return exec;
+  }
+  app::Arena& arena() { return arena_; }
+  megamla_workspace* workspace() { return workspace_.get(); }
+  megamla_kv_cache window() const { return window_; }
+  void share_compressed(const Batch& source) { compressed_ = source.compressed_; }
+
+ private:
+  static void* grow(void* context, void*, int64_t bytes) {
+    return static_cast<app::Arena*>(context)->bytes(bytes, 0xff);
+  }
+  megamla_kv_cache cache(int32_t kind, int64_t page, int64_t pages) {
+    const int64_t stride = page * 640;
+    return {arena_.bytes(stride * pages, 0xff), pages, stride, page, kind, MEGAMLA_PAGE_PLANAR, -1, 0};
+  }
+
+  megamla_layer_config config_;
+  megamla_device device_;
+  app::Arena arena_;
+  megamla_kv_cache window_{}, compressed_{};
+  megamla_tensor state_{}, cos_sin_{};
+  WorkspaceHandle workspace_;
+  megamla_step_metadata last_{};
+  uint64_t steps_ = 100;
+};
+
+double relative_difference(const megamla_tensor& a, const megamla_tensor& b) {
+  double difference = 0;
+  double squares = 0;
+  for (int64_t i = 0; i < a.shape[0] * a.shape[1]; ++i) {
+    const double x = data<const float>(a)[i];
+    const double y = data<const float>(b)[i];
+    difference += (x - y) * (x - y);
+    squares += y * y;
+  }
+  EXPECT_GT(squares, 0);
+  return std::sqrt(difference / squares);
+}
+
+using Pieces = std::vector<Batch::Piece>;
+const Pieces kPrompts = {{0, 0, 21}, {1, 0, 34}};
+const Pieces kMixed = {{0, 21, 1}, {1, 34, 9}};
+
+TEST(Layer, RefusesWithTheNumbersInTheMessage) {
+  struct Case {
+    const char* message;
+    void (*spoil)(megamla_layer_config&);
+  };
+  const Case cases[] = {
+      {"tp_size: expected a divisor of num_heads = 64, got 24", [](megamla_layer_config& c) { c.tp_size = 24; }},
+      {"tp_size: expected a divisor of o_groups = 8, got 16", [](megamla_layer_config& c) { c.tp_size = 16; }},
+      {"tp_rank: expected a value in [0, 1], got 2",
+       [](megamla_layer_config& c) {
+         c.tp_size = 2;
+         c.tp_rank = 2;
+       }},
+      {"num_heads / o_groups: expected 8 heads per group, got 64 / 4", [](megamla_layer_config& c) { c.o_groups = 4; }},
+      {"num_heads / tp_size: expected at most 128 heads on a rank, got 256",
+       [](megamla_layer_config& c) {
+         c.num_heads = 256;
+         c.o_groups = 32;
+       }},
+      {"compress_ratio: expected 0, 1 or 2, got 3", [](megamla_layer_config& c) { c.compress_ratio = 3; }},
+      {"o_lora_rank: expected a positive multiple of 32, got 40", [](megamla_layer_config& c) { c.o_lora_rank = 40; }},
+      {"head_dim: expected a value in [512, 512], got 128", [](megamla_layer_config& c) { c.head_dim = 128; }},
+      {"got (fp8_584, nvfp4_288)", [](megamla_layer_config& c) { c.window_format = MEGAMLA_KV_FP8_584; }},
+      {"compressed_format: expected a format for compress_ratio 1, got none",
+       [](megamla_layer_config& c) { c.compressed_format = MEGAMLA_KV_NONE; }},
+      {"(groups on this rank * o_lora_rank) to be a multiple of 128, got 32",
+       [](megamla_layer_config& c) {
+         c.tp_size = 8;
+         c.o_lora_rank = 32;
+         c.quantize_z = 1;
+       }},
+      {"max_num_batched_tokens: expected a value in [1, 2147483647], got 0",
+       [](megamla_layer_config& c) { c.max_num_batched_tokens = 0; }},
+  };
+  for (const Case& test : cases) {
+    megamla_layer_config c = narrow_config(20);
+    test.spoil(c);
+    megamla_layer* made = nullptr;
+    EXPECT_NE(megamla_layer_is_supported(&c, MEGAMLA_DEVICE_CPU), MEGAMLA_OK) << test.message;
+    EXPECT_NE(megamla_layer_create(&c, MEGAMLA_DEVICE_CPU, &made), MEGAMLA_OK) << test.message;
+    EXPECT_NE(std::string(megamla_last_error()).find(test.message), std::string::npos) << megamla_last_error();
+    EXPECT_EQ(made, nullptr);
+  }
+}
+
+TEST(Layer, KvDtypeIsResolvedOrRefusedByName) {
+  megamla_kv_format window{};
+  megamla_kv_format compressed{};
+  for (const char* name : {"auto", "fp8"}) {
+    ASSERT_EQ(megamla_resolve_kv_dtype(name, MEGAMLA_DEVICE_CPU, &window, &compressed), MEGAMLA_OK);
+    EXPECT_EQ(window, MEGAMLA_KV_FP8_528);
+    EXPECT_EQ(compressed, MEGAMLA_KV_NVFP4_288);
+  }
+  ASSERT_EQ(megamla_resolve_kv_dtype("fp8_584", MEGAMLA_DEVICE_CPU, &window, &compressed), MEGAMLA_OK);
+  EXPECT_EQ(window, MEGAMLA_KV_FP8_584);
+  EXPECT_EQ(megamla_resolve_kv_dtype("int8", MEGAMLA_DEVICE_CPU, &window, &compressed), MEGAMLA_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(megamla_last_error()).find("'int8'"), std::string::npos);
+}
+
+TEST(Layer, LoadTakesPairsAndNamesWhatIsMissing) {
+  const megamla_layer_config c = narrow_config(20);
+  megamla_layer* made = nullptr;
+  ASSERT_EQ(megamla_layer_create(&c, MEGAMLA_DEVICE_CPU, &made), MEGAMLA_OK);
+  const LayerHandle layer(made);
+  EXPECT_EQ(megamla_layer_is_loaded(made), MEGAMLA_INVALID_ARGUMENT);
+  std::vector<uint8_t> bytes(static_cast<size_t>(512 * kHidden));
+  megamla_named_tensor tensor{"wkv.weight", host_tensor(bytes.data(), MEGAMLA_F8_E4M3, {512, kHidden})};
+  EXPECT_EQ(megamla_layer_load(made, &tensor, 1), MEGAMLA_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(megamla_last_error()).find("expected together with wkv.scale"), std::string::npos);
+  tensor = {"wkv.bias", host_tensor(bytes.data(), MEGAMLA_F8_E4M3, {512, kHidden})};
+  EXPECT_EQ(megamla_layer_load(made, &tensor, 1), MEGAMLA_INVALID_ARGUMENT);
+  tensor = {"compressor.wgate.weight", host_tensor(bytes.data(), MEGAMLA_BF16, {1, 1})};
+  EXPECT_EQ(megamla_layer_load(made, &tensor, 1), MEGAMLA_INVALID_ARGUMENT) << "ratio 1 has no gate";
+  std::vector<float> scale(16 * 8);
+  const megamla_named_tensor pair[] = {{"wkv.weight", host_tensor(bytes.data(), MEGAMLA_F8_E4M3, {512, kHidden})},
+                                       {"wkv.scale", host_tensor(scale.data(), MEGAMLA_F32, {16, 8})}};
+  EXPECT_EQ(megamla_layer_load(made, pair, 2), MEGAMLA_INVALID_ARGUMENT) << "fp32 scales";
+  EXPECT_NE(std::string(megamla_last_error()).find("wkv.scale: expected F8_E8M0 [16, 8], got F32"), std::string::npos);
+  Batch batch(c);
+  batch.step(made, kPrompts, 0, 0, MEGAMLA_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(megamla_last_error()).find("expected before the first step"), std::string::npos);
+}
+
+TEST(Layer, WarmUpReservesWritesZerosAndRegistersEachVariantOnce) {
+  const megamla_layer_config c = narrow_config(20);
+  const LayerHandle first = make_layer(c);
+  const LayerHandle second = make_layer(c);
+  Batch batch(c);
+  megamla_forward_params p = batch.params(batch.arena().tensor(MEGAMLA_BF16, {5, kHidden}), 5);
+  const megamla_exec exec = batch.execution();
+  ASSERT_EQ(megamla_layer_forward(first.get(), &p, &exec), MEGAMLA_OK) << megamla_last_error();
+  for (int64_t i = 0; i < 5 * kHidden; ++i) ASSERT_EQ(data<const float>(p.y)[i], 0);
+  const int64_t variants = megamla_warmed_variant_count();
+  EXPECT_GE(variants, 1);
+  ASSERT_EQ(megamla_layer_forward(second.get(), &p, &exec), MEGAMLA_OK);
+  EXPECT_EQ(megamla_warmed_variant_count(), variants);
+  int64_t bytes = 0;
+  ASSERT_EQ(megamla_layer_workspace_size(first.get(), MEGAMLA_DEVICE_CPU, 0, &bytes), MEGAMLA_OK);
+  EXPECT_EQ(megamla_workspace_bytes(batch.workspace()), bytes);
+  // Every later step fits: nothing grows once it is locked.
+  megamla_workspace_lock(batch.workspace());
+  batch.step(first.get(), kPrompts);
+  batch.step(first.get(), kMixed, 3);
+  EXPECT_EQ(megamla_workspace_bytes(batch.workspace()), bytes);
+}
+
+TEST(Layer, GatheredAndPagedPrefillAgree) {
+  for (const int64_t id : {0, 2, 20}) {
+    megamla_tensor y[2];
+    std::vector<std::unique_ptr<Batch>> batches;
+    for (const int32_t path : {MEGAMLA_PREFILL_GATHERED, MEGAMLA_PREFILL_PAGED}) {
+      megamla_layer_config c = narrow_config(id);
+      c.prefill_path = path;
+      const LayerHandle layer = make_layer(c);
+      batches.push_back(std::make_unique<Batch>(c));
+      batches.back()->step(layer.get(), kPrompts);
+      y[path - 1] = batches.back()->step(layer.get(), kMixed, 2);
+    }
+    EXPECT_LT(relative_difference(y[0], y[1]), 1e-2) << "layer " << id;
+  }
+}
+
+TEST(Layer, CpuAgreesWithReference) {
+  for (const int64_t id : {0, 2, 20}) {
+    const megamla_layer_config c = narrow_config(id);
+    const LayerHandle layer = make_layer(c);
+    Batch cpu(c);
+    Batch reference(c, MEGAMLA_DEVICE_REFERENCE);
+    EXPECT_LT(relative_difference(cpu.step(layer.get(), kPrompts), reference.step(layer.get(), kPrompts)), 2e-2) << id;
+    EXPECT_LT(relative_difference(cpu.step(layer.get(), kMixed), reference.step(layer.get(), kMixed)), 2e-2) << id;
+  }
+}
+
+TEST(Layer, RanksSumToTheWhole) {
+  const megamla_layer_config whole = narrow_config(2);
+  const LayerHandle layer = make_layer(whole);
+  Batch batch(whole);
+  batch.step(layer.get(), kPrompts);
+  const megamla_tensor y = batch.step(layer.get(), kMixed);
+  for (const int64_t tp : {2, 4, 8}) {
+    Batch sums(whole);
+    const megamla_tensor sum = sums.arena().tensor(MEGAMLA_F32, {y.shape[0], kHidden});
+    for (int64_t rank = 0; rank < tp; ++rank) {
+      const megamla_layer_config c = narrow_config(2, tp, rank);
+      const LayerHandle part = make_layer(c);
+      Batch own(c);
+      own.step(part.get(), kPrompts);
+      const megamla_tensor y_rank = own.step(part.get(), kMixed);
+      for (int64_t i = 0; i < y.shape[0] * kHidden; ++i) data<float>(sum)[i] += data<const float>(y_rank)[i];
+    }
+    // z of a rank has the bits of the whole's; only the order of wo_b's sums differs.
+    EXPECT_LT(relative_difference(sum, y), 1e-4) << "TP " << tp;
+  }
+}
+
+TEST(Layer, ConsumerReadsItsSourceAndReusesGatheredRows) {
+  megamla_layer_config source_config = narrow_config(2);
+  megamla_layer_config consumer_config = narrow_config(3);
+  source_config.prefill_path = consumer_config.prefill_path = MEGAMLA_PREFILL_GATHERED;
+  const LayerHandle source = make_layer(source_config);
+  const LayerHandle consumer = make_layer(consumer_config);
+  Batch rows(source_config);
+  rows.step(source.get(), kPrompts, 0, 1);
+
+  Batch alone(consumer_config);
+  alone.share_compressed(rows);
+  const megamla_tensor expected = alone.step(consumer.get(), kPrompts, 0, 1);
+  // The same step right after the source in one workspace: its gathered compressed rows serve the consumer.
+  Batch together(source_config);
+  together.step(source.get(), kPrompts, 0, 1);
+  const megamla_tensor y = together.step(consumer.get(), kPrompts, 0, 1);
+  EXPECT_EQ(std::memcmp(y.data, expected.data, static_cast<size_t>(y.shape[0] * kHidden) * sizeof(float)), 0);
+}
+
+TEST(Layer, QuantisedZIsCloseToBf16) {
+  megamla_layer_config c = narrow_config(20);
+  const LayerHandle exact = make_layer(c);
+  Batch a(c);
+  const megamla_tensor y = a.step(exact.get(), kPrompts);
+  c.quantize_z = 1;
+  const LayerHandle quantised = make_layer(c);
+  Batch b(c);
+  EXPECT_LT(relative_difference(b.step(quantised.get(), kPrompts), y), 0.045);
+}
+
+TEST(Layer, PaddingRowsAreZeroAndChangeNothing) {
+  const megamla_layer_config c = narrow_config(20);
+  const LayerHandle layer = make_layer(c);
+  Batch plain(c);
+  Batch padded(c);
+  const megamla_tensor y = plain.step(layer.get(), kPrompts);
+  const megamla_tensor more = padded.step(layer.get(), kPrompts, 5);
+  EXPECT_EQ(std::memcmp(y.data, more.data, static_cast<size_t>(y.shape[0] * kHidden) * sizeof(float)), 0);
+  for (int64_t i = y.shape[0] * kHidden; i < more.shape[0] * kHidden; ++i) ASSERT_EQ(data<const float>(more)[i], 0);
+}
+
+TEST(Layer, EmptyStepsSucceed) {
+  const megamla_layer_config c = narrow_config(2);
+  const LayerHandle layer = make_layer(c);
+  Batch batch(c);
+  batch.step(layer.get(), {});
+  batch.step(layer.get(), {{0, 0, 0}, {1, 0, 3}, {0, 0, 0}});
+  batch.step(layer.get(), {}, 4);
+}
+
+TEST(Layer, BadStepsAreRefusedBeforeAnythingIsWritten) {
+  const megamla_layer_config c = narrow_config(20);
+  const LayerHandle layer = make_layer(c);
+  Batch batch(c);
+  const auto cache_bytes = static_cast<size_t>(batch.window().num_pages * batch.window().page_stride);
+  const std::vector<char> before(static_cast<char*>(batch.window().data),
+                                 static_cast<char*>(batch.window().data) + cache_bytes);
+  batch.step(layer.get(), {{0, 250, 20}}, 0, 0, MEGAMLA_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(megamla_last_error()).find("seq_lens[0]"), std::string::npos) << megamla_last_error();
+  batch.step(layer.get(), {{0, 0, kMaxTokens + 1}}, 0, 0, MEGAMLA_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(megamla_last_error()).find("tokens"), std::string::npos) << megamla_last_error();
+  EXPECT_EQ(std::memcmp(before.data(), batch.window().data, cache_bytes), 0);
+}
+
+TEST(Layer, ReloadGivesTheSameBits) {
+  const megamla_layer_config c = narrow_config(2);
+  const LayerHandle layer = make_layer(c);
+  Batch first(c);
+  const megamla_tensor y = first.step(layer.get(), kPrompts);
+  ASSERT_TRUE(load_seeded(layer.get(), narrow_model(), 2, 8).ok());
+  Batch other(c);
+  EXPECT_GT(relative_difference(other.step(layer.get(), kPrompts), y), 0.1) << "other weights";
+  ASSERT_TRUE(load_seeded(layer.get(), narrow_model(), 2, 7).ok());
+  Batch again(c);
+  const megamla_tensor same = again.step(layer.get(), kPrompts);
+  EXPECT_EQ(std::memcmp(y.data, same.data, static_cast<size_t>(y.shape[0] * kHidden) * sizeof(float)), 0);
+}
+
+TEST(OutputPair, ViewsAndSlices) {
+  EXPECT_EQ(megamla_output_pair_bytes(-1, 8), -1);
+  const int64_t bytes = megamla_output_pair_bytes(5, 8);
+  EXPECT_EQ(bytes, 5 * 8 * 4096 + 8 * 32 * 8 * 4);
+  app::Arena arena;
+  void* memory = arena.bytes(bytes);
+  megamla_tensor pair{};
+  megamla_tensor scale{};
+  ASSERT_EQ(megamla_output_pair_views(memory, 5, 8, -1, &pair, &scale), MEGAMLA_OK);
+  EXPECT_EQ(scale.stride[0], 1);
+  EXPECT_EQ(scale.stride[1], 32 * 8);
+  EXPECT_EQ(scale.stride[2], 8);
+  megamla_tensor pair_slice{};
+  megamla_tensor scale_slice{};
+  ASSERT_EQ(megamla_output_pair_slice(&pair, &scale, 2, 4, &pair_slice, &scale_slice), MEGAMLA_OK);
+  EXPECT_EQ(pair_slice.data, static_cast<char*>(pair.data) + 2 * 8 * 4096);
+  EXPECT_EQ(scale_slice.data, static_cast<char*>(scale.data) + 2 * 4);
+  EXPECT_EQ(megamla_output_pair_slice(&pair, &scale, 4, 6, &pair_slice, &scale_slice), MEGAMLA_INVALID_ARGUMENT);
+}
+
+TEST(BuiltinTopk, AllWhileTheyFitThenRecentAndSpread) {
+  int64_t positions[] = {-1, 0, 1, 6, 7, 8, 40};
+  int32_t rows[7][8];
+  const megamla_tensor p = host_tensor(positions, MEGAMLA_I64, {7});
+  const megamla_tensor topk = host_tensor(rows, MEGAMLA_I32, {7, 8});
+  ASSERT_EQ(megamla_builtin_topk(&p, 1, &topk), MEGAMLA_OK);
+  EXPECT_EQ(rows[0][0], -1);
+  EXPECT_EQ(rows[2][1], 1);
+  EXPECT_EQ(rows[2][2], -1);
+  EXPECT_EQ(rows[4][7], 7);
+  for (const int row : {5, 6}) {
+    for (int k = 1; k < 8; ++k) EXPECT_LT(rows[row][k - 1], rows[row][k]) << "ascending, none twice";
+    EXPECT_EQ(rows[row][0], 0);
+    EXPECT_EQ(rows[row][7], positions[row]);
+    EXPECT_EQ(rows[row][4], positions[row] - 3) << "the newest half";
+  }
+}
+
+}  // namespace
+}  // namespace megamla
