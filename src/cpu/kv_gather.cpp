@@ -4,6 +4,7 @@
 
 #include "core/tensor.hpp"
 #include "core/threads.hpp"
+#include "cpu/record_codec.hpp"
 #include "format/page.hpp"
 #include "plan/gather_rows.hpp"
 #include "plan/page_table.hpp"
@@ -25,10 +26,7 @@ void gather_rows(const megamla_kv_gather_params& p, int64_t request, int64_t beg
     const int64_t slot = plan::slot_of(table, range.first + i);
     if (slot < 0) continue;
     const auto bytes = format::slot_bytes(p.cache, slot);
-    alignas(64) float x[format::kHeadDim];
-    format::decode_row(Record{}, bytes.data, bytes.scale, x);
-    auto* out = &at<format::Bf16>(p.out, request, p.offset + i, 0);
-    for (int d = 0; d < format::kHeadDim; ++d) out[d] = format::to_bf16(x[d]);
+    decode_record(Record{}, bytes.data, bytes.scale, &at<format::Bf16>(p.out, request, p.offset + i, 0));
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include "core/tensor.hpp"
 #include "core/threads.hpp"
+#include "cpu/record_codec.hpp"
 #include "format/page.hpp"
 #include "plan/insert_rows.hpp"
 
@@ -51,9 +52,9 @@ class Inserter {
   void write_row(int64_t t, const plan::InsertTarget& target) const {
     const float* cos_sin = present(p_.cos_sin) ? &at<const float>(p_.cos_sin, target.table_row, 0) : nullptr;
     alignas(64) float x[format::kHeadDim];
-    plan::rotated_latent(writer_, &at<const format::Bf16>(p_.latent, t, 0), cos_sin, x);
+    rotated_latent(writer_, &at<const format::Bf16>(p_.latent, t, 0), cos_sin, x);
     const auto bytes = format::slot_bytes(p_.cache, target.slot);
-    format::encode_row(Record{}, x, bytes.data, bytes.scale);
+    encode_record(Record{}, x, bytes.data, bytes.scale);
   }
 
   const megamla_kv_insert_params& p_;
