@@ -15,7 +15,7 @@ constexpr int64_t kKeyGranule = 16;    // tiles are padded to it with zero keys
 struct KeyRange {
   int64_t begin;
   int64_t end;
-  int64_t size() const { return end - begin; }
+  constexpr int64_t size() const { return end - begin; }
 };
 
 // Part i of `keys` keys in as few even parts of at most `largest` as will do; parts begin at multiples of `granule`,

@@ -1,0 +1,140 @@
+// The parts of the CPU attention whose results are exact or have a bound of their own.
+#include <gtest/gtest.h>
+
+#include <cfloat>
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "cpu/attention/cast.hpp"
+#include "cpu/attention/key_rows.hpp"
+#include "cpu/attention/key_split.hpp"
+#include "cpu/attention/products_avx512.hpp"
+#include "cpu/attention/softmax.hpp"
+#include "format/output_cast.hpp"
+#include "support/paged_cache.hpp"
+
+namespace megamla::cpu::attention {
+namespace {
+
+std::vector<Multiplier> multipliers() {
+  std::vector<Multiplier> all = {Multiplier::kGemmBf16, Multiplier::kGemmF32};
+  if (has_avx512_bf16()) all.push_back(Multiplier::kAvx512Bf16);
+  return all;
+}
+
+TEST(AttentionParts, KeysAreDecodedAsTheFormatSays) {
+  std::mt19937_64 random(1);
+  for (const test::CacheKind kind : test::kCacheKinds) {
+    test::PagedCache cache(kind, 20, 7, 16);
+    for (int64_t slot = 0; slot < cache.num_slots(); ++slot) {
+      const auto record = format::slot_bytes(cache.view(), slot);
+      for (int64_t i = 0; i < format::data_bytes(kind.format); ++i) record.data[i] = static_cast<uint8_t>(random());
+      for (int64_t i = 0; i < format::scale_bytes(kind.format); ++i) {
+        record.scale[i] = static_cast<uint8_t>(kind.format == MEGAMLA_KV_NVFP4_288 ? random() : 20 + random() % 200);
+      }
+    }
+    const KeySource source{{}, {}, cache.view(), {}};
+    std::vector<KeyRef> keys;
+    for (int64_t slot = 0; slot < cache.num_slots(); ++slot) keys.push_back({&source, slot});
+    const auto count = static_cast<int64_t>(keys.size());
+    for (const Multiplier multiplier : multipliers()) {
+      std::vector<float> tile(static_cast<size_t>((count + 2) * kKeyStride), 3.0F);
+      load_keys(multiplier, keys.data(), count, count + 2, tile.data());
+      for (int64_t k = 0; k < count + 2; ++k) {
+        float expected[512] = {};  // of the rows that pad the tile
+        if (k < count) {
+          const auto record = format::slot_bytes(cache.view(), k);
+          format::decode_row(kind.format, record.data, record.scale, expected);
+        }
+        for (int64_t d = 0; d < 512; ++d) {
+          const int64_t at = k * kKeyStride + d;
+          const float value = multiplier == Multiplier::kGemmF32
+                                  ? tile[static_cast<size_t>(at)]
+                                  : format::to_float(reinterpret_cast<const format::Bf16*>(tile.data())[at]);
+          ASSERT_TRUE(value == expected[d] || (std::isnan(value) && std::isnan(expected[d])))
+              << test::name_of(kind) << " key " << k << " dim " << d << ": " << value << " for " << expected[d];
+        }
+      }
+    }
+  }
+}
+
+TEST(AttentionParts, OutputCastIsTheFormats) {
+  std::mt19937_64 random(2);
+  constexpr int64_t kGroups = 4000;
+  std::vector<float> x(kGroups * 32);
+  for (size_t i = 0; i < x.size(); ++i) {
+    const auto group = static_cast<int>(i / 32);
+    const float size = std::ldexp(1.0F, group % 60 - 40);
+    x[i] = size * std::normal_distribution<float>()(random);
+    if (group % 5 == 0) x[i] = i % 32 == 3 ? 448 * size : 0;  // a maximum that is a power of two times 448
+    if (group % 7 == 0) x[i] = std::nextafter(448 * size, group % 2 == 0 ? 0.0F : FLT_MAX);
+    if (group % 11 == 0) x[i] = -0.0F;
+  }
+  x[40] = std::numeric_limits<float>::quiet_NaN();
+  x[80] = std::numeric_limits<float>::infinity();
+  for (const Multiplier multiplier : multipliers()) {
+    std::vector<uint8_t> data(kGroups * 40, 1), scales(kGroups);
+    cast_output_groups(multiplier, x.data(), kGroups, data.data(), 40, scales.data());
+    for (size_t g = 0; g < kGroups; ++g) {
+      uint8_t expected[32];
+      ASSERT_EQ(scales[g], format::cast_output_group(&x[g * 32], expected)) << g;
+      ASSERT_EQ(std::memcmp(expected, &data[g * 40], 32), 0) << g;
+      ASSERT_EQ(data[g * 40 + 32], 1);
+    }
+  }
+}
+
+TEST(AttentionParts, WeightsArePowersOfTwo) {
+  std::mt19937_64 random(3);
+  for (const Multiplier multiplier : multipliers()) {
+    for (const int64_t count : {1, 15, 16, 17, 160}) {
+      std::vector<float> scores(static_cast<size_t>(count));
+      for (float& s : scores) s = std::normal_distribution<float>(0, 30)(random);
+      const int64_t padded = format::round_up(count, 16);
+      std::vector<float> weights(static_cast<size_t>(padded), 9.0F);
+      float shift = -FLT_MAX, sum = 0, largest = -std::numeric_limits<float>::infinity();
+      const Partial partial{nullptr, &shift, &sum, &largest};
+      EXPECT_EQ(weigh_scores(multiplier, scores.data(), count, padded, 0.5F, partial, 0, weights.data()), 0);
+      EXPECT_EQ(shift, largest);
+      double expected = 0;
+      for (int64_t i = 0; i < padded; ++i) {
+        const double weight =
+            i < count ? std::exp2(static_cast<double>(scores[static_cast<size_t>(i)]) * 0.5 - shift) : 0;
+        expected += weight;
+        const bool wide = multiplier == Multiplier::kGemmF32;
+        const float value = wide ? weights[static_cast<size_t>(i)]
+                                 : format::to_float(reinterpret_cast<const format::Bf16*>(weights.data())[i]);
+        ASSERT_NEAR(value, weight, weight * (wide ? 3e-6 : 0.004) + 1e-37);
+      }
+      EXPECT_NEAR(sum, expected, expected * 1e-6);
+    }
+  }
+}
+
+TEST(AttentionParts, SplitsCoverTheKeysOnce) {
+  static_assert(num_segments(640) == 2 && segment(640, 0).size() == 320 && num_tiles(320) == 2 &&
+                tile(320, 1).size() == 160);
+  for (int64_t keys = 1; keys < 6000; ++keys) {
+    int64_t next = 0;
+    for (int64_t s = 0; s < num_segments(keys); ++s) {
+      const KeyRange range = segment(keys, s);
+      ASSERT_EQ(range.begin, next);
+      ASSERT_TRUE(range.size() > 0 && range.size() <= kSegmentKeys) << keys;
+      next = range.end;
+      int64_t next_in_segment = 0;
+      for (int64_t i = 0; i < num_tiles(range.size()); ++i) {
+        const KeyRange part = tile(range.size(), i);
+        ASSERT_EQ(part.begin, next_in_segment);
+        ASSERT_TRUE(part.size() > 0 && part.size() <= kTileKeys) << keys;
+        next_in_segment = part.end;
+      }
+      ASSERT_EQ(next_in_segment, range.size());
+    }
+    ASSERT_EQ(next, keys);
+  }
+}
+
+}  // namespace
+}  // namespace megamla::cpu::attention
