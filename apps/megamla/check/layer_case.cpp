@@ -36,22 +36,23 @@ class LayerCase {
         layer_id_(g_.integer("layer")),
         source_(g_.text("role") == "source"),
         consumer_(g_.text("role") == "consumer"),
-        x_rows_(g_.input("in.x_rows")),
-        x_index_(g_.input("in.x_index")),
-        step_tokens_(g_.input("in.step_tokens")),
-        step_requests_(g_.input("in.step_requests")),
-        request_(g_.input("in.request")),
-        query_len_(g_.input("in.query_len")),
-        seq_len_(g_.input("in.seq_len")),
-        positions_(g_.input("in.positions")),
-        slots_(g_.input("in.slot_mapping")),
-        window_table_(g_.input("in.window_table")),
-        compressed_slots_(g_.optional_input("in.compressed_slot_mapping")),
-        compressed_table_(g_.optional_input("in.compressed_table")),
-        state_block_(g_.optional_input("in.state_block")),
-        topk_(g_.optional_input("in.topk")),
-        cos_sin_(g_.input("in.cos_sin")) {
+        x_rows_(g_.input("in.x_rows", MEGAMLA_BF16, {kAny, model_.hidden_size})),
+        x_index_(g_.input("in.x_index", MEGAMLA_I32, {kAny})),
+        step_tokens_(g_.input("in.step_tokens", MEGAMLA_I32, {kAny})),
+        step_requests_(g_.input("in.step_requests", MEGAMLA_I32, {step_tokens_.shape[0]})),
+        request_(g_.input("in.request", MEGAMLA_I32, {kAny})),
+        query_len_(g_.input("in.query_len", MEGAMLA_I32, {request_.shape[0]})),
+        seq_len_(g_.input("in.seq_len", MEGAMLA_I32, {request_.shape[0]})),
+        positions_(g_.input("in.positions", MEGAMLA_I64, {x_index_.shape[0]})),
+        slots_(g_.input("in.slot_mapping", MEGAMLA_I64, {x_index_.shape[0]})),
+        window_table_(g_.input("in.window_table", MEGAMLA_I32, {kAny, kAny})),
+        compressed_slots_(optional("in.compressed_slot_mapping", MEGAMLA_I64, {x_index_.shape[0]})),
+        compressed_table_(optional("in.compressed_table", MEGAMLA_I32, {kAny, kAny})),
+        state_block_(optional("in.state_block", MEGAMLA_I32, {kAny})),
+        topk_(optional("in.topk", MEGAMLA_I32, {x_index_.shape[0], kAny})),
+        cos_sin_(g_.input("in.cos_sin", MEGAMLA_F32, {kAny, 64})) {
     tokens_ = x_index_.shape[0];
+    check_ranges();
   }
 
   // Runs every step on rank `rank` of `tp`; y F32 [T, hidden] comes back, and with TP 1 every stage is compared.
@@ -81,6 +82,43 @@ class LayerCase {
   }
 
  private:
+  static constexpr int64_t kAny = Case::kAny;
+
+  megamla_tensor optional(const std::string& name, megamla_dtype dtype, std::initializer_list<int64_t> shape) {
+    return g_.has(name) ? g_.input(name, dtype, shape) : megamla_tensor{};
+  }
+
+  // What the harness itself uses as an index; all else is checked by the layer.
+  void check_ranges() const {
+    const auto within = [&](const char* name, const megamla_tensor& t, int64_t limit) {
+      for (int64_t i = 0; i < t.shape[0]; ++i) {
+        const int64_t value = at<const int32_t>(t, i);
+        if (value < 0 || value >= limit)
+          g_.refuse(name, fmt::format("indices in [0, {})", limit), fmt::format("{}", value));
+      }
+    };
+    within("in.x_index", x_index_, x_rows_.shape[0]);
+    within("in.step_tokens", step_tokens_, tokens_ + 1);
+    within("in.step_requests", step_requests_, request_.shape[0] + 1);
+    int64_t requests = window_table_.shape[0];
+    if (present(compressed_table_)) requests = std::min(requests, compressed_table_.shape[0]);
+    if (present(state_block_)) requests = std::min(requests, state_block_.shape[0]);
+    within("in.request", request_, requests);
+    if (present(state_block_)) within("in.state_block", state_block_, 4096);
+    for (int64_t s = 0; s + 1 < step_tokens_.shape[0]; ++s) {
+      int64_t queries = 0;
+      if (at<const int32_t>(step_requests_, s + 1) < at<const int32_t>(step_requests_, s)) {
+        g_.refuse("in.step_requests", "ascending offsets", "a smaller one");
+      }
+      for (int64_t r = at<const int32_t>(step_requests_, s); r < at<const int32_t>(step_requests_, s + 1); ++r) {
+        queries += std::max(at<const int32_t>(query_len_, r), 0);
+      }
+      const int64_t rows = at<const int32_t>(step_tokens_, s + 1) - at<const int32_t>(step_tokens_, s);
+      if (queries > rows)
+        g_.refuse("in.query_len", fmt::format("at most {} tokens in step {}", rows, s), fmt::format("{}", queries));
+    }
+  }
+
   megamla_kv_cache window_cache() const {
     return kv_cache(pool_, g_.text("window_format"), g_.text("window_layout"), g_.integer("window_page_size"),
                     g_.integer("window_base_offset"));

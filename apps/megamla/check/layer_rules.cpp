@@ -13,6 +13,12 @@ namespace {
 
 constexpr int64_t kDims = 512;
 
+// A stored index that the comparison itself follows.
+void expect_index(Run& run, const char* name, int64_t index, int64_t limit) {
+  if (index < 0 || index >= limit)
+    run.golden.refuse(name, fmt::format("an index in [0, {})", limit), fmt::format("{}", index));
+}
+
 double bf16_at(const megamla_tensor& t, int64_t i, int64_t j) {
   return format::to_float(at<const format::Bf16>(t, i, j));
 }
@@ -58,9 +64,10 @@ class RowRule {
 };
 
 void compare_projections(Run& run, const LayerResults& r, const std::vector<int64_t>& rows) {
-  const megamla_tensor index = run.golden.input("in.x_index");
+  const megamla_tensor index = run.golden.input("in.x_index", MEGAMLA_I32, {Case::kAny});
   for (const auto& [name, got] : {std::pair{"qr", &r.qr}, std::pair{"latent", &r.latent}}) {
-    const megamla_tensor ref = run.golden.input(std::string("out.") + name);
+    const megamla_tensor ref = run.golden.input(std::string("out.") + name, MEGAMLA_BF16,
+                                                {run.golden.input("in.x_rows").shape[0], got->shape[1]});
     RowRule rule(run, name, 4.04 / 256, 1e-3, 0);
     for (const int64_t t : rows) {
       const int64_t x = at<const int32_t>(index, t);
@@ -71,8 +78,8 @@ void compare_projections(Run& run, const LayerResults& r, const std::vector<int6
     rule.same_bits();
   }
   if (!run.golden.has("out.compressed_latent")) return;
-  const megamla_tensor tokens = run.golden.input("out.compressed_token");
-  const megamla_tensor ref = run.golden.input("out.compressed_latent");
+  const megamla_tensor tokens = run.golden.input("out.compressed_token", MEGAMLA_I32, {Case::kAny});
+  const megamla_tensor ref = run.golden.input("out.compressed_latent", MEGAMLA_BF16, {tokens.shape[0], kDims});
   RowRule rule(run, "compressed latent", 2.02 / 256, 1e-3, 0);
   for (int64_t i = 0; i < tokens.shape[0]; ++i) {
     const int64_t t = at<const int32_t>(tokens, i);
@@ -84,7 +91,7 @@ void compare_projections(Run& run, const LayerResults& r, const std::vector<int6
 }
 
 void compare_all_lse(Run& run, const LayerResults& r) {
-  const megamla_tensor ref = run.golden.input("out.lse");
+  const megamla_tensor ref = run.golden.input("out.lse", MEGAMLA_F32, {r.lse.shape[0], r.lse.shape[1]});
   double squares = 0;
   int64_t count = 0;
   for (int64_t t = 0; t < ref.shape[0]; ++t) {
@@ -104,8 +111,8 @@ void compare_all_lse(Run& run, const LayerResults& r) {
 }
 
 void compare_pair_of(Run& run, const LayerResults& r, int64_t pick, int64_t t) {
-  const megamla_tensor o = run.golden.input("out.o");
-  const megamla_tensor scales = run.golden.input("out.pair_scale");
+  const megamla_tensor o = run.golden.input("out.o", MEGAMLA_F32, {Case::kAny, r.lse.shape[1], kDims});
+  const megamla_tensor scales = run.golden.input("out.pair_scale", MEGAMLA_F8_E8M0, {o.shape[0], o.shape[1] / 8, 128});
   double product = 0;
   double squares = 0;
   for (int64_t h = 0; h < o.shape[1]; ++h) {
@@ -132,16 +139,17 @@ void compare_pair_of(Run& run, const LayerResults& r, int64_t pick, int64_t t) {
 }
 
 void compare_picks(Run& run, const LayerResults& r) {
-  const megamla_tensor picks = run.golden.input("out.pick");
-  const megamla_tensor q = run.golden.input("out.q");
-  const megamla_tensor z = run.golden.input("out.z");
-  const megamla_tensor y = run.golden.input("out.y");
+  const megamla_tensor picks = run.golden.input("out.pick", MEGAMLA_I32, {run.golden.input("out.o").shape[0]});
+  const megamla_tensor q = run.golden.input("out.q", MEGAMLA_BF16, {picks.shape[0], r.q.shape[1], kDims});
+  const megamla_tensor z = run.golden.input("out.z", MEGAMLA_F32, {picks.shape[0], r.z.shape[1], r.z.shape[2]});
+  const megamla_tensor y = run.golden.input("out.y", MEGAMLA_F32, {picks.shape[0], r.y.shape[1]});
   RowRule q_rule(run, "q", 3.03 / 256, 1e-2, 8e-3);
   RowRule z_rule(run, "z", 1.0 / 256, 0.15, 2e-2);
   RowRule y_rule(run, "y", 1.0 / 256, 0.1, 2e-2);
   const int64_t heads = q.shape[1];
   for (int64_t i = 0; i < picks.shape[0]; ++i) {
     const int64_t t = at<const int32_t>(picks, i);
+    expect_index(run, "out.pick", t, r.y.shape[0]);
     const std::string where = fmt::format("row {}", t);
     const auto* got_q = &at<const format::Bf16>(r.q, t, 0);
     for (int64_t h = 0; h < heads; ++h) {
@@ -163,8 +171,10 @@ void compare_picks(Run& run, const LayerResults& r) {
 }
 
 void compare_y_part(Run& run, const LayerResults& r, const std::vector<int64_t>& rows) {
-  const megamla_tensor columns = run.golden.input("out.y_column");
-  const megamla_tensor ref = run.golden.input("out.y_part");
+  const megamla_tensor columns = run.golden.input("out.y_column", MEGAMLA_I32, {Case::kAny});
+  const megamla_tensor ref = run.golden.input("out.y_part", MEGAMLA_F32, {r.y.shape[0], columns.shape[0]});
+  for (int64_t k = 0; k < columns.shape[0]; ++k)
+    expect_index(run, "out.y_column", at<const int32_t>(columns, k), r.y.shape[1]);
   RowRule rule(run, "y_part", 1.0 / 256, 0.1, 3e-2);
   for (const int64_t t : rows) {
     rule.row(
@@ -223,8 +233,9 @@ void compare_layer(Run& run, const LayerResults& results, const std::vector<int6
 }
 
 void compare_rank(Run& run, const megamla_tensor& y, int64_t rank) {
-  const megamla_tensor picks = run.golden.input("out.rank_pick");
-  const megamla_tensor ref = run.golden.input("out.y_rank");
+  const megamla_tensor picks = run.golden.input("out.rank_pick", MEGAMLA_I32, {Case::kAny});
+  const megamla_tensor ref =
+      run.golden.input("out.y_rank", MEGAMLA_F32, {run.golden.integer("tp_size"), picks.shape[0], y.shape[1]});
   RowRule rule(run, fmt::format("y of rank {}", rank), 1.0 / 256, 0.1, 2e-2);
   for (int64_t i = 0; i < picks.shape[0]; ++i) {
     const int64_t t = at<const int32_t>(picks, i);

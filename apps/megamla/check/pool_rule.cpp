@@ -52,10 +52,12 @@ PoolRule::PoolRule(Run& run, const megamla_tensor& pool, const megamla_kv_cache&
   const auto fill = [&](Records& records, const megamla_kv_cache& cache, const std::string& kind,
                         const std::string& from) {
     records.cache = cache;
-    records.token = g.input(from + kind + "_token");
-    records.bytes = g.input(from + kind + "_record");
+    records.token = g.input(from + kind + "_token", MEGAMLA_I32, {Case::kAny});
+    records.bytes =
+        g.input(from + kind + "_record", MEGAMLA_U8,
+                {records.token.shape[0], format::record_bytes(static_cast<megamla_kv_format>(cache.format))});
     if (!g.has("out." + kind + "_edge")) return;
-    const megamla_tensor edges = g.input("out." + kind + "_edge");
+    const megamla_tensor edges = g.input("out." + kind + "_edge", MEGAMLA_I32, {Case::kAny, 2});
     for (int64_t i = 0; i < edges.shape[0]; ++i) {
       records.edges.insert({at<const int32_t>(edges, i, 0), at<const int32_t>(edges, i, 1)});
     }
@@ -77,6 +79,10 @@ void PoolRule::expect(Records& records, int64_t begin, int64_t end, const megaml
     const int64_t t = at<const int32_t>(records.token, i);
     if (t < begin || t >= end) continue;
     const int64_t slot = at<const int64_t>(slots, t);
+    if (slot < 0 || slot >= format::num_slots(records.cache)) {
+      run_.golden.refuse("slot of a stored record", fmt::format("a slot in [0, {})", format::num_slots(records.cache)),
+                         fmt::format("{}", slot));
+    }
     write_record(in_expected(records.cache), slot, &at<const uint8_t>(records.bytes, i, 0));
     records.newest[slot] = i;
   }
