@@ -106,6 +106,7 @@ Status SafetensorsWriter::write(const void* data, int64_t bytes) {
   if (bytes < 0 || bytes > file_->expected - file_->written) {
     return io_error("{}: expected at most {} more bytes, got {}", file_->path, file_->expected - file_->written, bytes);
   }
+  if (bytes == 0) return {};  // an empty tensor may have no memory
   if (std::fwrite(data, 1, static_cast<size_t>(bytes), file_->stream) != static_cast<size_t>(bytes)) {
     return io_error("{}: cannot be written: {}", file_->path, std::strerror(errno));
   }

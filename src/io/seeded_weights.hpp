@@ -1,6 +1,17 @@
-// Seeded weights: every element of every tensor of a layer from a counter hash, so that any of them can be made alone
-// (docs/golden.md has the formula). Good for tests and for runs without a checkpoint: FP8 codes are half-normal, scales
-// a few powers of two around a base.
+// Seeded weights: every element of every tensor of a layer from a counter hash, so that any of them can be made alone.
+// Good for tests and for runs without a checkpoint: FP8 codes are half-normal, scales a few powers of two around a
+// base.
+//
+// In 64-bit unsigned arithmetic, gamma = 0x9E3779B97F4A7C15, mix = the finaliser of splitmix64:
+//   key     = mix(fnv1a64(name) + seed * gamma)      name: the full checkpoint name
+//   word(i) = mix(key + (i + 1) * gamma)
+//   byte(j) = byte j % 8 of word(j / 8), lowest first
+// Element j (row-major) of each kind is
+//   e4m3      magnitude[byte(j) & 127] | byte(j) & 128
+//   scale(B)  ue8m0 byte B + {-2, -1, -1, 0, 0, 0, 1, 1}[byte(j) & 7]
+//   norm      bf16 (96 + (byte(j) & 63)) / 128
+//   sum(k)    bf16 (byte(4j) + .. + byte(4j + 3) - 510) * 2^-k
+//   sink      fp32 (sum of the bytes of word(j) - 1020) * 5 / 1024; of n heads, head word(n) % n has -inf
 #pragma once
 
 #include <cstdint>
