@@ -18,7 +18,7 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
 endif()
 set_target_properties(megamla_objects PROPERTIES C_VISIBILITY_PRESET hidden CXX_VISIBILITY_PRESET hidden
                                                  CUDA_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
-set(MEGAMLA_PRIVATE_LIBRARIES fmt::fmt OpenMP::OpenMP_CXX Threads::Threads PkgConfig::HWY
+set(MEGAMLA_PRIVATE_LIBRARIES fmt::fmt OpenMP::OpenMP_CXX Threads::Threads
                               oneDNN::dnnl)
 if(MEGAMLA_HAVE_CUDA)
   list(APPEND MEGAMLA_PRIVATE_LIBRARIES CUDA::cudart_static)
