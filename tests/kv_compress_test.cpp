@@ -207,7 +207,7 @@ class Conversation {
   void check_state(int64_t block, int64_t row) const {
     const auto stored = stored_.find({block, row});
     const Row wanted = stored == stored_.end() ? Row(1024, -77.25F) : stored->second;
-    ASSERT_EQ(std::memcmp(&pool_.state.at<float>(block, row, 0), wanted.data(), 4096), 0) << block << " " << row;
+    ASSERT_TRUE(same_bytes(&pool_.state.at<float>(block, row, 0), wanted.data(), 4096)) << block << " " << row;
   }
 
   std::mt19937& random_;
@@ -347,7 +347,7 @@ TEST(KvCompress, MoreTokensThanAGridDimensionAndStateBeyond32BitOffsets) {
       ASSERT_EQ(latent.at<uint16_t>(t - 1, 0), 0xa5a5);
     }
     for (int64_t row = 0; row < 8; ++row) {
-      EXPECT_EQ(std::memcmp(ring + row * 1024, one.kv_score.as<float>(), 4096), 0);
+      EXPECT_TRUE(same_bytes(ring + row * 1024, one.kv_score.as<float>(), 4096));
     }
     EXPECT_TRUE(all_zero(static_cast<const uint8_t*>(state.data()) + (kBlocks - 2) * 8 * 4096, 8 * 4096));
   }

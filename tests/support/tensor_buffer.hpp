@@ -24,6 +24,11 @@ inline megamla_exec exec_on(megamla_device device, int threads = 0) {
   return exec;
 }
 
+// Bit for bit, NaN and the sign of zero included.
+inline bool same_bytes(const void* a, const void* b, int64_t bytes) {
+  return std::memcmp(a, b, static_cast<size_t>(bytes)) == 0;
+}
+
 class TensorBuffer {
  public:
   static constexpr uint8_t kGuard = 0x5a;
