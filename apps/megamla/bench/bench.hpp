@@ -36,7 +36,7 @@ struct Options {
   megamla_exec exec;
 };
 
-struct Row {
+struct Row {            // NOLINT(bugprone-exception-escape): json's move may throw in principle
   nlohmann::json cell;  // op and what tells its rows apart, in the names of the record
   std::string implementation;
   double flops = 0;
