@@ -6,8 +6,10 @@
 #include "core/tensor.hpp"
 #include "core/threads.hpp"
 #include "cpu/gemm.hpp"
+#include "cpu/linear/row_dots_avx512.hpp"
 #include "cpu/scratch.hpp"
 #include "cpu/widen.hpp"
+#include "cpu/widen_avx512.hpp"
 #include "format/chunked.hpp"
 #include "format/output_cast.hpp"
 #include "format/small_float.hpp"
@@ -25,11 +27,18 @@ constexpr int64_t kTokenBlock =
 constexpr int64_t kTokenTile =
     256;  // tokens of one GEMM: its fp32 results (64 KB) stay in cache until they are written out
 constexpr int64_t kScaleGroup = 32;
+// Up to here row_dots_avx512 is faster than widening a panel and multiplying it through oneDNN.
+constexpr int64_t kMaxDotTokens = 32;
+// Scales of a panel's rows, or of one row at a time.
+constexpr int64_t kScaleRows = kPanelRows;
+
+enum class Method { kGemmBf16, kGemmF32, kDots };
+GemmType type_of(Method method) { return method == Method::kGemmF32 ? GemmType::kF32 : GemmType::kBf16; }
 
 struct Buffers {
   void* x;         // [token block, in] of the GEMM's type
   void* panel;     // per worker [kPanelRows, in]
-  float* scales;   // per worker [in / 32]
+  float* scales;   // per worker [kScaleRows, in / 32]
   float* results;  // per worker [kTokenTile, kPanelRows]
 };
 
@@ -37,7 +46,7 @@ Buffers carve(Scratch& scratch, const plan::LinearShape& s, int64_t element, int
   Buffers b{};
   b.x = scratch.take<char>(std::min(s.tokens, kTokenBlock) * s.in * element);
   b.panel = scratch.take<char>(threads * kPanelRows * s.in * element);
-  b.scales = scratch.take<float>(threads * (s.in / kScaleGroup));
+  b.scales = scratch.take<float>(threads * kScaleRows * (s.in / kScaleGroup));
   b.results = scratch.take<float>(threads * kTokenTile * kPanelRows);
   return b;
 }
@@ -45,10 +54,14 @@ Buffers carve(Scratch& scratch, const plan::LinearShape& s, int64_t element, int
 // One call: what is fixed while panels and token blocks go by.
 class Linear {
  public:
-  Linear(const Params& p, const megamla_exec& exec, GemmType type)
-      : p_(p), s_(plan::linear_shape(p)), type_(type), threads_(resolve_threads(exec.num_threads)) {
+  Linear(const Params& p, const megamla_exec& exec, Method method)
+      : p_(p),
+        s_(plan::linear_shape(p)),
+        method_(method),
+        type_(type_of(method)),
+        threads_(resolve_threads(exec.num_threads)) {
     Scratch scratch(exec.workspace);
-    buffers_ = carve(scratch, s_, gemm_element_size(type), threads_);
+    buffers_ = carve(scratch, s_, gemm_element_size(type_), threads_);
   }
 
   Status run() {
@@ -64,7 +77,11 @@ class Linear {
   }
 
  private:
-  bool input_in_place() const { return p_.input == MEGAMLA_LINEAR_IN_BF16 && type_ == GemmType::kBf16; }
+  // oneDNN takes no rows that overlap, such as one row repeated by a stride of 0.
+  bool input_in_place() const {
+    return p_.input == MEGAMLA_LINEAR_IN_BF16 && type_ == GemmType::kBf16 &&
+           (p_.x.stride[0] >= s_.in || s_.tokens == 1);
+  }
 
   Status block(int64_t g, int64_t first, int64_t tokens) {
     const void* x = buffers_.x;
@@ -92,10 +109,15 @@ class Linear {
   void widen_token(int64_t g, int64_t token, int64_t row, int worker) {
     const int64_t offset = token * p_.x.stride[0] + g * plan::group_stride(p_.x);
     if (p_.input == MEGAMLA_LINEAR_IN_BF16) {
-      widen_bf16(data<const format::Bf16>(p_.x) + offset, s_.in, static_cast<float*>(buffers_.x) + row * s_.in);
+      const format::Bf16* values = data<const format::Bf16>(p_.x) + offset;
+      if (type_ == GemmType::kBf16) {
+        std::copy_n(values, s_.in, static_cast<format::Bf16*>(buffers_.x) + row * s_.in);
+      } else {
+        widen_bf16(values, s_.in, static_cast<float*>(buffers_.x) + row * s_.in);
+      }
       return;
     }
-    float* scales = buffers_.scales + worker * (s_.in / kScaleGroup);
+    float* scales = worker_scales(worker);
     for (int64_t k = 0; k < s_.in / kScaleGroup; ++k) {
       uint8_t byte = 0;
       if (p_.input == MEGAMLA_LINEAR_IN_MXFP8) {
@@ -128,25 +150,55 @@ class Linear {
       widen_bf16(weights, rows * s_.in, reinterpret_cast<float*>(panel));
       return panel;
     }
-    const int64_t groups = s_.in / kScaleGroup;
-    float* scales = buffers_.scales + worker * groups;
-    const uint8_t* codes = data<const uint8_t>(p_.weight);
-    const uint8_t* scale_bytes = data<const uint8_t>(p_.weight_scale);
+    float* scales = worker_scales(worker);
     for (int64_t r = 0; r < rows; ++r) {
-      const bool per_row = p_.weight_kind == MEGAMLA_LINEAR_WEIGHT_ROW_32;
-      if (per_row || r == 0 || (first + r) % kScaleGroup == 0) {
-        const uint8_t* bytes = scale_bytes + (per_row ? first + r : (first + r) / kScaleGroup) * groups;
-        for (int64_t k = 0; k < groups; ++k) scales[k] = format::ue8m0_to_float(bytes[k]);
-      }
-      widen(codes + (first + r) * s_.in, scales, panel, r);
+      if (own_scales() || r == 0 || (first + r) % kScaleGroup == 0) load_scales(first + r, scales);
+      widen(data<const uint8_t>(p_.weight) + (first + r) * s_.in, scales, panel, r);
     }
     return panel;
   }
 
+  float* worker_scales(int worker) const { return buffers_.scales + worker * kScaleRows * (s_.in / kScaleGroup); }
+  bool own_scales() const { return p_.weight_kind == MEGAMLA_LINEAR_WEIGHT_ROW_32; }
+
+  // Of one weight row, as factors.
+  void load_scales(int64_t row, float* scales) const {
+    const int64_t groups = s_.in / kScaleGroup;
+    const uint8_t* bytes = data<const uint8_t>(p_.weight_scale) + (own_scales() ? row : row / kScaleGroup) * groups;
+    for (int64_t k = 0; k < groups; ++k) scales[k] = format::ue8m0_to_float(bytes[k]);
+  }
+
+  // The panel's results for all tokens, straight from the FP8 codes.
+  void dots(int64_t first, int64_t rows, int64_t tokens, const void* x, int64_t ldx, int worker, float* results) const {
+    const int64_t groups = s_.in / kScaleGroup;
+    float* scales = worker_scales(worker);
+    // Rows that share their scales go together.
+    const int64_t step = own_scales() ? rows : kScaleGroup;
+    for (int64_t r = 0; r < rows; r += step) {
+      const int64_t count = std::min(step, rows - r);
+      for (int64_t i = 0; i < (own_scales() ? count : 1); ++i) load_scales(first + r + i, scales + i * groups);
+      linear::row_dots_avx512({.codes = data<const uint8_t>(p_.weight) + (first + r) * s_.in,
+                               .scales = scales,
+                               .scale_stride = own_scales() ? groups : 0,
+                               .rows = count,
+                               .in = s_.in,
+                               .x = static_cast<const format::Bf16*>(x),
+                               .ldx = ldx,
+                               .tokens = tokens,
+                               .y = results + r,
+                               .ldy = rows});
+    }
+  }
+
   Status panel(int64_t g, int64_t first, int64_t tokens, int64_t n, int64_t rows, const void* x, int64_t ldx,
                int worker) {
-    const void* weights = weight_panel(g, n, rows, worker);
     float* results = buffers_.results + worker * kTokenTile * kPanelRows;
+    if (method_ == Method::kDots) {
+      dots(g * s_.out + n, rows, tokens, x, ldx, worker, results);
+      for (int64_t i = 0; i < tokens; ++i) write_results(g, first + i, n, rows, results + i * rows);
+      return {};
+    }
+    const void* weights = weight_panel(g, n, rows, worker);
     Gemm gemm{.type = type_, .n = rows, .k = s_.in, .lda = ldx, .ldb = s_.in, .ldc = rows};
     for (int64_t t = 0; t < tokens; t += kTokenTile) {
       gemm.m = std::min(kTokenTile, tokens - t);
@@ -179,12 +231,21 @@ class Linear {
 
   const Params& p_;
   plan::LinearShape s_;
+  Method method_;
   GemmType type_;
   int threads_;
   Buffers buffers_{};
 };
 
 }  // namespace
+
+Status block_scaled_linear_dots_supports(const Params& p) {
+  if (!has_avx512_vbmi()) return unsupported("this CPU has no AVX512-VBMI and AVX512-BF16");
+  if (p.weight_kind == MEGAMLA_LINEAR_WEIGHT_BF16) return unsupported("the weight is BF16, not FP8");
+  const int64_t tokens = plan::linear_shape(p).tokens;
+  if (tokens > kMaxDotTokens) return unsupported("{} tokens, more than {}", tokens, kMaxDotTokens);
+  return {};
+}
 
 Status block_scaled_linear_bf16_supports(const Params&) {
   if (native_gemm_type() == GemmType::kBf16) return {};
@@ -199,11 +260,14 @@ int64_t block_scaled_linear_workspace(const megamla_limits& limits) {
   return scratch.used();
 }
 
+Status block_scaled_linear_dots(const Params& p, const megamla_exec& exec) {
+  return Linear(p, exec, Method::kDots).run();
+}
 Status block_scaled_linear_bf16(const Params& p, const megamla_exec& exec) {
-  return Linear(p, exec, GemmType::kBf16).run();
+  return Linear(p, exec, Method::kGemmBf16).run();
 }
 Status block_scaled_linear_f32(const Params& p, const megamla_exec& exec) {
-  return Linear(p, exec, GemmType::kF32).run();
+  return Linear(p, exec, Method::kGemmF32).run();
 }
 
 }  // namespace megamla::cpu

@@ -3,6 +3,7 @@
 #include <bit>
 
 #include "cpu/simd.hpp"
+#include "cpu/widen_avx512.hpp"
 
 namespace megamla::cpu {
 namespace {
@@ -18,9 +19,7 @@ inline float e4m3_value(uint8_t code) {
   return std::bit_cast<float>(bits | (static_cast<uint32_t>(code & 0x80U) << 24));
 }
 
-}  // namespace
-
-MEGAMLA_SIMD_CLONES void widen_e4m3(const uint8_t* codes, const float* scales, int64_t count, format::Bf16* out) {
+MEGAMLA_SIMD_CLONES void widen_e4m3_loop(const uint8_t* codes, const float* scales, int64_t count, format::Bf16* out) {
   for (int64_t g = 0; g < count / 32; ++g) {
     const float scale = scales[g];
     for (int64_t i = 0; i < 32; ++i) {
@@ -28,6 +27,12 @@ MEGAMLA_SIMD_CLONES void widen_e4m3(const uint8_t* codes, const float* scales, i
       out[g * 32 + i].bits = static_cast<uint16_t>(bits >> 16);  // exact: 3 mantissa bits
     }
   }
+}
+
+}  // namespace
+
+void widen_e4m3(const uint8_t* codes, const float* scales, int64_t count, format::Bf16* out) {
+  has_avx512_vbmi() ? widen_e4m3_avx512(codes, scales, count, out) : widen_e4m3_loop(codes, scales, count, out);
 }
 
 MEGAMLA_SIMD_CLONES void widen_e4m3(const uint8_t* codes, const float* scales, int64_t count, float* out) {

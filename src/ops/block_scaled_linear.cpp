@@ -12,6 +12,17 @@ namespace {
 using Params = megamla_block_scaled_linear_params;
 constexpr int64_t kAny = Validator::kAny;
 
+// Strides (1, words * A, A); one that is never taken may be anything.
+bool is_packed(const megamla_tensor& scale) {
+  const int64_t tokens = scale.shape[0];
+  const int64_t groups = scale.shape[1];
+  const int64_t words = scale.shape[2];
+  if (tokens > 1 && scale.stride[0] != 1) return false;
+  if (words == 1) return groups == 1 || (scale.stride[1] >= tokens && scale.stride[1] % 4 == 0);
+  const int64_t a = scale.stride[2];
+  return a >= tokens && a % 4 == 0 && (groups == 1 || scale.stride[1] == words * a);
+}
+
 void check_input(Validator& v, const Params& p, const plan::LinearShape& s) {
   switch (p.input) {
     case MEGAMLA_LINEAR_IN_BF16:
@@ -27,6 +38,10 @@ void check_input(Validator& v, const Params& p, const plan::LinearShape& s) {
       v.multiple_of("x width", s.in, 128);
       v.tensor("x", p.x, {MEGAMLA_F8_E4M3}, {s.tokens, s.groups, s.in}, 2);
       v.tensor("x_scale", p.x_scale, {MEGAMLA_I32}, {s.tokens, s.groups, s.in / 128}, 3);
+      if (!v.ok() || s.tokens == 0) break;
+      v.require(is_packed(p.x_scale), "x_scale",
+                fmt::format("strides (1, {}*A, A) with A >= {} and A a multiple of 4", s.in / 128, s.tokens),
+                fmt::format("[{}]", fmt::join(p.x_scale.stride, p.x_scale.stride + 3, ", ")));
       break;
     }
     default:
@@ -79,11 +94,12 @@ Status validate(const Params& p, int32_t cuda_device) {
   v.range("input", p.input, MEGAMLA_LINEAR_IN_BF16, MEGAMLA_LINEAR_IN_MXFP8);
   v.range("weight_kind", p.weight_kind, MEGAMLA_LINEAR_WEIGHT_BF16, MEGAMLA_LINEAR_WEIGHT_ROW_32);
   v.range("output", p.output, MEGAMLA_LINEAR_OUT_BF16, MEGAMLA_LINEAR_OUT_MXFP8);
+  v.range("reserved", p.reserved, 0, 0);
   v.require(p.x.ndim == 2 || p.x.ndim == 3, "x", "[T, in] or [T, G, in]", describe(p.x));
   v.require(p.weight.ndim == 2 || p.weight.ndim == 3, "weight", "[out, in] or [G, out, in]", describe(p.weight));
   if (!v.ok()) return v.status();
   const plan::LinearShape s = plan::linear_shape(p);
-  v.range("tokens", s.tokens, 0, int64_t{1} << 31).range("groups", s.groups, 1, 1024);
+  v.range("x tokens", s.tokens, 0, int64_t{1} << 31).range("weight groups", s.groups, 1, 1024);
   v.range("weight columns", s.in, 32, int64_t{1} << 24).multiple_of("weight columns", s.in, 32);
   v.range("weight rows", s.out, 1, int64_t{1} << 24);
   if (!v.ok()) return v.status();
@@ -111,6 +127,8 @@ megamla_limits limits_of(const Params& p) {
 int32_t memory_of(const Params& p) { return p.x.cuda_device; }
 
 constexpr Implementation<Params> kImplementations[] = {
+    {"cpu.avx512_bf16", MEGAMLA_DEVICE_CPU, cpu::block_scaled_linear_dots_supports, cpu::block_scaled_linear_workspace,
+     cpu::block_scaled_linear_dots},
     {"cpu.onednn_bf16", MEGAMLA_DEVICE_CPU, cpu::block_scaled_linear_bf16_supports, cpu::block_scaled_linear_workspace,
      cpu::block_scaled_linear_bf16},
     {"cpu.onednn_f32", MEGAMLA_DEVICE_CPU, supports_all, cpu::block_scaled_linear_workspace,
