@@ -9,6 +9,7 @@
 #include <cmath>
 #include <random>
 
+#include "cpu/block_scaled_linear.hpp"
 #include "format/chunked.hpp"
 #include "format/output_cast.hpp"
 #include "format/small_float.hpp"
@@ -116,13 +117,17 @@ class Problem {
     return y_scale.as<uint8_t>()[format::f8_128x4_index(s_.groups * s_.out / 32, t, column / 32)];
   }
 
-  int64_t workspace_bytes(megamla_device device, int threads) const {
+  megamla_limits limits(int threads) const {
     megamla_limits limits = MEGAMLA_LIMITS_INIT;
     limits.tokens = s_.tokens;
     limits.groups = s_.groups;
     limits.in_features = s_.in;
     limits.out_features = s_.out;
     limits.num_threads = threads;
+    return limits;
+  }
+  int64_t workspace_bytes(megamla_device device, int threads) const {
+    const megamla_limits limits = this->limits(threads);
     int64_t bytes = -1;
     EXPECT_EQ(megamla_block_scaled_linear_workspace_size(&limits, device, &bytes), MEGAMLA_OK);
     return bytes;
@@ -254,7 +259,7 @@ TEST(BlockScaledLinear, EveryKindOfInputWeightAndOutput) {
 }
 
 TEST(BlockScaledLinear, TokenCountsAroundTheTiles) {
-  for (const int64_t tokens : {0, 1, 2, 4, 5, 6, 7, 8, 9, 16, 32, 33, 127, 128, 129, 257}) {
+  for (const int64_t tokens : {0, 1, 2, 4, 5, 6, 7, 8, 9, 16, 17, 33, 127, 128, 129, 257}) {
     check({tokens, 1, 128, 128, MEGAMLA_LINEAR_IN_FP8_PAIR, MEGAMLA_LINEAR_WEIGHT_ROW_32, MEGAMLA_LINEAR_OUT_MXFP8},
           static_cast<uint64_t>(tokens), tokens > 100 ? 3 : 1);
     check({tokens, 2, 96, 32, MEGAMLA_LINEAR_IN_BF16, MEGAMLA_LINEAR_WEIGHT_BLOCK_32, MEGAMLA_LINEAR_OUT_BF16, 8},
@@ -273,6 +278,47 @@ TEST(BlockScaledLinear, OddShapes) {
            round % 3 == 0 ? MEGAMLA_LINEAR_WEIGHT_BF16 : MEGAMLA_LINEAR_WEIGHT_ROW_32,
            round % 2 == 0 ? MEGAMLA_LINEAR_OUT_F32 : MEGAMLA_LINEAR_OUT_BF16, static_cast<int64_t>(random() % 2 * 8)},
           random());
+  }
+}
+
+// Every CPU implementation, also those that this machine does not choose by itself.
+TEST(BlockScaledLinear, EveryCpuImplementation) {
+  struct Implementation {
+    const char* name;
+    Status (*supports)(const Params&);
+    int64_t (*workspace)(const megamla_limits&);
+    Status (*run)(const Params&, const megamla_exec&);
+  };
+  const auto always = [](const Params&) { return Status(); };
+  const Implementation implementations[] = {
+      {"avx512_bf16", cpu::block_scaled_linear_dots_supports, cpu::block_scaled_linear_bf16_workspace,
+       cpu::block_scaled_linear_dots},
+      {"onednn_bf16", cpu::block_scaled_linear_bf16_supports, cpu::block_scaled_linear_bf16_workspace,
+       cpu::block_scaled_linear_bf16},
+      {"onednn_f32", always, cpu::block_scaled_linear_f32_workspace, cpu::block_scaled_linear_f32},
+  };
+  uint64_t seed = 50;
+  for (const auto input : kInputs) {
+    for (const auto weight : kWeights) {
+      for (const int64_t tokens : {7, 30}) {
+        const Shape s{tokens, input == MEGAMLA_LINEAR_IN_MXFP8 ? 1 : 2, 128, 96, input, weight, MEGAMLA_LINEAR_OUT_F32,
+                      8};
+        Problem problem(s, ++seed);
+        for (const Implementation& implementation : implementations) {
+          SCOPED_TRACE(implementation.name + (", " + name_of(s)));
+          if (!implementation.supports(problem.params).ok()) continue;
+          problem.y.refill();
+          Workspace workspace(implementation.workspace(problem.limits(2)));
+          megamla_exec exec = exec_on(MEGAMLA_DEVICE_CPU, 2);
+          workspace.attach(exec);
+          const Status status = implementation.run(problem.params, exec);
+          ASSERT_TRUE(status.ok()) << status.message();
+          EXPECT_TRUE(workspace.guards_intact());
+          EXPECT_TRUE(problem.y.guards_intact());
+          ASSERT_NO_FATAL_FAILURE(compare(s, problem, implementation.name));
+        }
+      }
+    }
   }
 }
 

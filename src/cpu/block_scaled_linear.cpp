@@ -28,7 +28,7 @@ constexpr int64_t kTokenTile =
     256;  // tokens of one GEMM: its fp32 results (64 KB) stay in cache until they are written out
 constexpr int64_t kScaleGroup = 32;
 // Up to here row_dots_avx512 is faster than widening a panel and multiplying it through oneDNN.
-constexpr int64_t kMaxDotTokens = 32;
+constexpr int64_t kMaxDotTokens = 16;
 // Scales of a panel's rows, or of one row at a time.
 constexpr int64_t kScaleRows = kPanelRows;
 
@@ -237,6 +237,13 @@ class Linear {
   Buffers buffers_{};
 };
 
+int64_t workspace_size(const megamla_limits& limits, GemmType type) {
+  Scratch scratch(nullptr);
+  carve(scratch, {limits.tokens, limits.groups, limits.in_features, limits.out_features}, gemm_element_size(type),
+        resolve_threads(limits.num_threads));
+  return scratch.used();
+}
+
 }  // namespace
 
 Status block_scaled_linear_dots_supports(const Params& p) {
@@ -252,12 +259,14 @@ Status block_scaled_linear_bf16_supports(const Params&) {
   return unsupported("this CPU multiplies no bf16 (AVX512-BF16 or AMX)");
 }
 
+int64_t block_scaled_linear_bf16_workspace(const megamla_limits& limits) {
+  return workspace_size(limits, GemmType::kBf16);
+}
+int64_t block_scaled_linear_f32_workspace(const megamla_limits& limits) {
+  return workspace_size(limits, GemmType::kF32);
+}
 int64_t block_scaled_linear_workspace(const megamla_limits& limits) {
-  Scratch scratch(nullptr);
-  // fp32 needs the most; a machine with bf16 never takes that path.
-  carve(scratch, {limits.tokens, limits.groups, limits.in_features, limits.out_features},
-        gemm_element_size(native_gemm_type()), resolve_threads(limits.num_threads));
-  return scratch.used();
+  return workspace_size(limits, native_gemm_type());
 }
 
 Status block_scaled_linear_dots(const Params& p, const megamla_exec& exec) {
