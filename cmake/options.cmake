@@ -8,6 +8,10 @@ target_compile_options(
             $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>
             # src/format is one definition for host and device and uses std::bit_cast.
             $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>)
+# GCC 12 believes that comparing two std::vector<uint8_t> may read past 2^63 bytes.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  target_compile_options(megamla_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-stringop-overread>)
+endif()
 if(MEGAMLA_SANITIZE)
   target_compile_options(megamla_options INTERFACE $<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=${MEGAMLA_SANITIZE}
                                                    -fno-sanitize-recover=all -fno-omit-frame-pointer>)
