@@ -71,7 +71,7 @@ megamla_kv_cache make_pool(app::Arena& arena, const std::string& name, uint64_t 
   c.page_stride = format::round_up(c.page_size * format::record_bytes(kind), format::page_alignment(kind));
   c.num_pages = kColdBytes / c.page_stride;
   c.data = arena.bytes(c.num_pages * c.page_stride);
-  fill_records(c.data, c.num_pages * c.page_stride, seed);
+  fill_cache(c, seed);
   return c;
 }
 

@@ -8,6 +8,7 @@
 #include "core/threads.hpp"
 #include "cpu/gemm.hpp"
 #include "format/bf16.hpp"
+#include "format/page.hpp"
 
 namespace megamla::bench {
 namespace {
@@ -98,15 +99,36 @@ void take_workspace(app::Arena& arena, megamla_exec& exec,
   exec.workspace_bytes = bytes;
 }
 
-void fill_records(void* memory, int64_t bytes, uint64_t seed) {
-  // Exponent fields near the middle: finite as e4m3 (0x38 = 1), as ue8m0 scale (about 2^-64 .. 2^-48) and as e2m1
-  // pairs.
+void fill_cache(const megamla_kv_cache& cache, uint64_t seed) {
+  constexpr int64_t kRows = 61;  // no divisor of a page: neighbouring pages differ
+  const auto kind = static_cast<megamla_kv_format>(cache.format);
+  const auto data_bytes = static_cast<size_t>(format::data_bytes(kind));
+  const auto scale_bytes = static_cast<size_t>(format::scale_bytes(kind));
+  std::vector<format::Bf16> values(static_cast<size_t>(kRows * format::kHeadDim));
+  fill_bf16(values.data(), kRows * format::kHeadDim, seed);
+  std::vector<uint8_t> records(static_cast<size_t>(kRows) * (data_bytes + scale_bytes));
+  for (int64_t r = 0; r < kRows; ++r) {
+    float row[format::kHeadDim];
+    for (int64_t d = 0; d < format::kHeadDim; ++d)
+      row[d] = format::to_float(values[static_cast<size_t>(r * format::kHeadDim + d)]);
+    uint8_t* record = records.data() + static_cast<size_t>(r) * (data_bytes + scale_bytes);
+    format::encode_row(kind, row, record, record + data_bytes);
+  }
+  for (int64_t slot = 0; slot < format::num_slots(cache); ++slot) {
+    const uint8_t* record = records.data() + static_cast<size_t>(slot % kRows) * (data_bytes + scale_bytes);
+    const auto to = format::slot_bytes(cache, slot);
+    std::memcpy(to.data, record, data_bytes);
+    std::memcpy(to.scale, record + data_bytes, scale_bytes);
+  }
+}
+
+void fill_e4m3(void* memory, int64_t bytes, uint64_t seed) {
   auto* out = static_cast<uint8_t*>(memory);
   uint64_t state = seed;
   for (int64_t i = 0; i < bytes; i += 8) {
     uint64_t word = next_random(state);
     for (int64_t j = i; j < std::min(bytes, i + 8); ++j, word >>= 8)
-      out[j] = static_cast<uint8_t>(0x30U | (word & 0x8fU));
+      out[j] = static_cast<uint8_t>((word & 0x8fU) | 0x30U);
   }
 }
 

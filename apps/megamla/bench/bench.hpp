@@ -64,8 +64,10 @@ void check(megamla_status status);
 // Gives `exec` a workspace of the size that an op asks for.
 void take_workspace(app::Arena& arena, megamla_exec& exec,
                     megamla_status (*query)(const megamla_limits*, megamla_device, int64_t*), megamla_limits limits);
-// Random bytes that decode to finite values in every record format.
-void fill_records(void* memory, int64_t bytes, uint64_t seed);
+// Every slot of a cache gets the record of a row of values in [-1, 1).
+void fill_cache(const megamla_kv_cache& cache, uint64_t seed);
+// Random e4m3 codes of ordinary size (0.5 .. 1.9).
+void fill_e4m3(void* memory, int64_t bytes, uint64_t seed);
 void fill_bf16(void* memory, int64_t count, uint64_t seed);
 
 constexpr int64_t kColdBytes = int64_t{240} << 20;

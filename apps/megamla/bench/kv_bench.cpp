@@ -29,7 +29,7 @@ megamla_kv_cache make_pool(app::Arena& arena, const std::string& name, int64_t r
   c.page_stride = format::round_up(kPage * format::record_bytes(kind), format::page_alignment(kind));
   c.num_pages = std::max(kColdBytes / c.page_stride, (rows + kPage - 1) / kPage);
   c.data = arena.bytes(c.num_pages * c.page_stride);
-  fill_records(c.data, c.num_pages * c.page_stride, 3);
+  fill_cache(c, 3);
   return c;
 }
 

@@ -56,7 +56,7 @@ class DecodeStep {
     const auto kind = static_cast<megamla_kv_format>(format_id);
     const int64_t stride = format::round_up(page * format::record_bytes(kind), 512);
     megamla_kv_cache c{arena_.bytes(stride * pages), pages, stride, page, kind, MEGAMLA_PAGE_PLANAR, -1, 0};
-    fill_records(c.data, stride * pages, 9);
+    fill_cache(c, 9);
     return c;
   }
 

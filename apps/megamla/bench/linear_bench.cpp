@@ -36,7 +36,7 @@ void bench_shape(const Options& o, const Shape& s, const Emit& emit) {
   std::vector<megamla_tensor> scale;
   for (int64_t i = 0; i < sets; ++i) {
     weight.push_back(weights.tensor(MEGAMLA_F8_E4M3, {s.groups, s.out, s.in}));
-    fill_records(weight.back().data, s.groups * s.out * s.in, static_cast<uint64_t>(i));
+    fill_e4m3(weight.back().data, s.groups * s.out * s.in, static_cast<uint64_t>(i));
     scale.push_back(weights.tensor(MEGAMLA_F8_E8M0, {s.groups, scale_rows, s.in / 32}, 115));
   }
   for (const int64_t tokens : o.tokens) {
@@ -50,7 +50,7 @@ void bench_shape(const Options& o, const Shape& s, const Emit& emit) {
       p.input = MEGAMLA_LINEAR_IN_FP8_PAIR;
       const int64_t a = (tokens + 3) / 4 * 4;
       p.x = arena.tensor(MEGAMLA_F8_E4M3, {tokens, s.groups, s.in});
-      fill_records(p.x.data, tokens * s.groups * s.in, 5);
+      fill_e4m3(p.x.data, tokens * s.groups * s.in, 5);
       p.x_scale =
           host_tensor(arena.bytes(s.groups * (s.in / 128) * a * 4, 120), MEGAMLA_I32, {tokens, s.groups, s.in / 128});
       p.x_scale.stride[0] = 1;
