@@ -3,6 +3,8 @@
 #include <bit>
 #include <cstring>
 
+#include "cpu/attention/key_rows_avx512.hpp"
+#include "cpu/attention/products_avx512.hpp"
 #include "cpu/simd.hpp"
 #include "cpu/widen.hpp"
 #include "plan/insert_rows.hpp"
@@ -124,6 +126,16 @@ MEGAMLA_SIMD_CLONES void decode_nvfp4(const uint8_t* __restrict data, const floa
   }
 }
 
+// True if every code's value is a normal bf16 number or 0, infinite or NaN: nothing is rounded then. The smallest code
+// is 2^-9 and the smallest normal number 2^-126.
+inline bool has_exact_scales(const uint8_t* scale, int groups) {
+  constexpr uint8_t kSmallest = 127 - 126 + 9;
+  for (int g = 0; g < groups; ++g) {
+    if (scale[g] < kSmallest) return false;
+  }
+  return true;
+}
+
 // With a scale per 32 dims. Rounded, since extreme scales leave bf16's range.
 void decode_e4m3(const uint8_t* data, const float* scales, int64_t count, format::Bf16* out) {
   alignas(64) float x[kDims];
@@ -149,13 +161,19 @@ void encode_record(format::Nvfp4_288 record, const float* x, uint8_t* data, uint
   if (!encode_nvfp4(x, data, scale)) format::encode_row(record, x, data, scale);
 }
 
-void decode_record(format::Fp8_528, const uint8_t* data, const uint8_t* scale, format::Bf16* out) {
+void decode_record(format::Fp8_528 record, const uint8_t* data, const uint8_t* scale, format::Bf16* out) {
+  if (has_exact_scales(scale, format::Fp8_528::kScaleBytes) && attention::has_avx512_bf16()) {
+    return attention::decode_row_avx512(record, data, scale, out);
+  }
   float scales[format::Fp8_528::kScaleBytes];
   for (int g = 0; g < format::Fp8_528::kScaleBytes; ++g) scales[g] = format::ue8m0_to_float(scale[g]);
   decode_e4m3(data, scales, kDims, out);
 }
 
-void decode_record(format::Fp8_584, const uint8_t* data, const uint8_t* scale, format::Bf16* out) {
+void decode_record(format::Fp8_584 record, const uint8_t* data, const uint8_t* scale, format::Bf16* out) {
+  if (has_exact_scales(scale, format::Fp8_584::kScaleGroups) && attention::has_avx512_bf16()) {
+    return attention::decode_row_avx512(record, data, scale, out);
+  }
   float scales[2 * format::Fp8_584::kScaleGroups];
   for (int g = 0; g < format::Fp8_584::kScaleGroups; ++g) {
     scales[2 * g] = scales[2 * g + 1] = format::ue8m0_to_float(scale[g]);
@@ -164,7 +182,8 @@ void decode_record(format::Fp8_584, const uint8_t* data, const uint8_t* scale, f
   std::memcpy(out + format::kNopeDim, data + format::kNopeDim, format::kRopeDim * sizeof(*out));
 }
 
-void decode_record(format::Nvfp4_288, const uint8_t* data, const uint8_t* scale, format::Bf16* out) {
+void decode_record(format::Nvfp4_288 record, const uint8_t* data, const uint8_t* scale, format::Bf16* out) {
+  if (attention::has_avx512_bf16()) return attention::decode_row_avx512(record, data, scale, out);
   float scales[format::Nvfp4_288::kScaleBytes];
   for (int g = 0; g < format::Nvfp4_288::kScaleBytes; ++g) scales[g] = format::e4m3_to_float(scale[g]);
   decode_nvfp4(data, scales, out);
