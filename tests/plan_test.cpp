@@ -133,6 +133,23 @@ TEST(PrefillChunkPlan, ChunksAreAsLargeAsTheAreaAllows) {
   }
 }
 
+TEST(PrefillChunkPlan, TheAreaItselfStillFits) {
+  Mix mix(2);
+  mix.params.has_compressed = 0;
+  mix.params.chunk_size = 1;
+  mix.params.window = 1;
+  mix.params.max_num_batched_tokens = 199;
+  for (const int32_t query_len : {100, 101}) {  // twice 100 rows are the limit of 200
+    mix.seq_lens = mix.query_lens = {query_len, query_len};
+    mix.params.seq_lens = mix.seq_lens.data();
+    mix.params.query_lens = mix.query_lens.data();
+    megamla_prefill_chunk chunks[2];
+    int64_t count = 0;
+    ASSERT_EQ(megamla_prefill_chunk_plan(&mix.params, chunks, &count), MEGAMLA_OK) << megamla_last_error();
+    EXPECT_EQ(count, query_len == 100 ? 1 : 2);
+  }
+}
+
 TEST(PrefillChunkPlan, LargestNumbersStayIn64Bits) {
   Mix mix(3);
   mix.seq_lens = {INT32_MAX, INT32_MAX, INT32_MAX};
