@@ -61,13 +61,13 @@ void set_common(Params& p, const Common& c, const std::string& output) {
   p.out_scale = c.out_scale;
 }
 
-// A pool of kColdBytes with pages of 64 slots, whose block stride is the page padded as engines pad it.
-megamla_kv_cache make_pool(app::Arena& arena, const std::string& name, uint64_t seed) {
+// A pool of kColdBytes, whose block stride is the page padded as engines pad it.
+megamla_kv_cache make_pool(app::Arena& arena, const std::string& name, int64_t page_size, uint64_t seed) {
   megamla_kv_cache c{};
   const megamla_kv_format kind = check::kv_format(name);
   c.format = kind;
   c.cuda_device = arena.cuda_device();
-  c.page_size = 64;
+  c.page_size = page_size;
   c.page_stride = format::round_up(c.page_size * format::record_bytes(kind), format::page_alignment(kind));
   c.num_pages = kColdBytes / c.page_stride;
   c.data = arena.bytes(c.num_pages * c.page_stride);
@@ -82,13 +82,33 @@ megamla_tensor random_slots(app::Arena& arena, int64_t rows, int64_t width, int6
   return t;
 }
 
+// A window as a request has it: consecutive positions, in pages that lie anywhere in the pool.
+megamla_tensor window_slots_of(app::Arena& arena, int64_t rows, int64_t width, const megamla_kv_cache& cache,
+                               std::mt19937_64& random) {
+  const megamla_tensor t = arena.tensor(MEGAMLA_I32, {rows, width});
+  std::uniform_int_distribution<int64_t> any_page(0, cache.num_pages - 1);
+  std::uniform_int_distribution<int64_t> any_row(0, cache.page_size - 1);
+  for (int64_t row = 0; row < rows; ++row) {
+    int64_t page = any_page(random);
+    int64_t in_page = any_row(random);
+    for (int64_t i = 0; i < width; ++i, ++in_page) {
+      if (in_page == cache.page_size) {
+        in_page = 0;
+        page = any_page(random);
+      }
+      at<int32_t>(t, row, i) = static_cast<int32_t>(page * cache.page_size + in_page);
+    }
+  }
+  return t;
+}
+
 }  // namespace
 
 void bench_decode_attention(const Options& o, const Emit& emit) {
   app::Arena pools;
   std::mt19937_64 random(7);
-  const megamla_kv_cache window = make_pool(pools, o.window_format, 1);
-  const megamla_kv_cache compressed = make_pool(pools, o.topk_format, 2);
+  const megamla_kv_cache window = make_pool(pools, o.window_format, 32, 1);
+  const megamla_kv_cache compressed = make_pool(pools, o.topk_format, 64, 2);
   for (const int64_t heads : o.heads) {
     for (const int64_t topk : o.topk) {
       for (const int64_t tokens : o.tokens) {
@@ -108,7 +128,7 @@ void bench_decode_attention(const Options& o, const Emit& emit) {
         std::vector<megamla_tensor> window_slots;
         std::vector<megamla_tensor> compressed_slots;
         for (int i = 0; i <= o.repeats; ++i) {
-          window_slots.push_back(random_slots(arena, tokens, o.window, window.num_pages * window.page_size, random));
+          window_slots.push_back(window_slots_of(arena, tokens, o.window, window, random));
           compressed_slots.push_back(
               random_slots(arena, tokens, topk, compressed.num_pages * compressed.page_size, random));
         }

@@ -117,7 +117,7 @@ class Call {
     if (keys > 0) load_query(multiplier_, view_, t, view_.rotation(t).cos_sin, scratch.q, scratch.scales);
     for (int64_t s = 0; s < num_segments(keys); ++s) {
       const Partial& target = s == 0 ? scratch.row : scratch.segment;
-      MEGAMLA_RETURN_IF_ERROR(attend_segment(multiplier_, view_, t, keys, s, scratch, target));
+      MEGAMLA_RETURN_IF_ERROR(attend_segment(multiplier_, view_, t, keys, s, t + threads(), scratch, target));
       if (s > 0) merge_partial(scratch.segment, view_.live_heads, scratch.row);
     }
     finish_row(t, scratch.row);
@@ -142,7 +142,7 @@ class Call {
     const Item item = memory_.items(workspace_)[i];
     const RowScratch scratch = memory_.worker(workspace_, worker);
     load_query(multiplier_, view_, item.t, view_.rotation(item.t).cos_sin, scratch.q, scratch.scales);
-    return attend_segment(multiplier_, view_, item.t, keys_of(item.t), item.segment, scratch,
+    return attend_segment(multiplier_, view_, item.t, keys_of(item.t), item.segment, -1, scratch,
                           memory_.segment_partial(workspace_, i));
   }
 

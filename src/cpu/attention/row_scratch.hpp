@@ -12,7 +12,7 @@ namespace megamla::cpu::attention {
 struct RowScratch {
   void* q;         // [heads, 512]
   float* scales;   // [heads]
-  KeyRef* keys;    // one segment's
+  KeyRef* keys;    // one segment's, then those of the tile after it
   void* tile;      // [kTileKeys, kKeyStride]
   float* scores;   // [heads, kTileKeys]
   void* weights;   // [heads, kTileKeys]
@@ -35,7 +35,7 @@ inline RowScratch take_row_scratch(Scratch& scratch, Multiplier multiplier, int6
   RowScratch r;
   r.q = scratch.take<char>(heads * format::kHeadDim * element);
   r.scales = scratch.take<float>(heads);
-  r.keys = scratch.take<KeyRef>(kSegmentKeys);
+  r.keys = scratch.take<KeyRef>(kSegmentKeys + kTileKeys);
   r.tile = scratch.take<char>(kTileKeys * kKeyStride * element);
   r.scores = scratch.take<float>(heads * kTileKeys);
   r.weights = scratch.take<char>(heads * kTileKeys * element);

@@ -1,5 +1,7 @@
 #include "cpu/attention/segment.hpp"
 
+#include <algorithm>
+
 namespace megamla::cpu::attention {
 namespace {
 
@@ -12,6 +14,21 @@ void collect_keys(const AttentionView& view, int64_t t, KeyRange range, KeyRef* 
     if (place >= range.begin && place < range.end) keys[place - range.begin] = {&source, slot};
     ++place;
   });
+}
+
+// The keys that this thread will want right after the segment's: the row's next ones, else the first of the row after
+// it. They are only fetched, so a guess that is wrong costs nothing but bandwidth.
+int64_t collect_keys_ahead(const AttentionView& view, int64_t t, int64_t end, int64_t keys, int64_t next_row,
+                           KeyRef* out) {
+  const bool same_row = end < keys;
+  if (!same_row && (next_row < 0 || next_row >= view.tokens())) return 0;
+  const KeyRange wanted = same_row ? KeyRange{end, std::min(keys, end + kTileKeys)} : KeyRange{0, kTileKeys};
+  int64_t place = 0;
+  view.for_each_key(same_row ? t : next_row, [&](const KeySource& source, int64_t slot) {
+    if (place >= wanted.begin && place < wanted.end) out[place - wanted.begin] = {&source, slot};
+    ++place;
+  });
+  return std::clamp<int64_t>(place - wanted.begin, 0, wanted.size());
 }
 
 // Scores to weights, head by head; rescales what earlier tiles accumulated where a head's shift rose. The keys of the
@@ -31,10 +48,11 @@ void weigh_tile(Multiplier multiplier, const RowScratch& scratch, int64_t heads,
 }  // namespace
 
 Status attend_segment(Multiplier multiplier, const AttentionView& view, int64_t t, int64_t keys, int64_t index,
-                      const RowScratch& scratch, const Partial& result) {
+                      int64_t next_row, const RowScratch& scratch, const Partial& result) {
   const int64_t heads = view.live_heads;
   const KeyRange range = segment(keys, index);
   collect_keys(view, t, range, scratch.keys);
+  const int64_t ahead = collect_keys_ahead(view, t, range.end, keys, next_row, scratch.keys + range.size());
   start_partial(result, heads);
   for (int64_t i = 0; i < num_tiles(range.size()); ++i) {
     const KeyRange part = tile(range.size(), i);
@@ -42,7 +60,8 @@ Status attend_segment(Multiplier multiplier, const AttentionView& view, int64_t 
     load_keys(multiplier, scratch.keys + part.begin, part.size(), padded, scratch.tile);
     MEGAMLA_RETURN_IF_ERROR(
         multiply_scores(multiplier, scratch.q, heads, scratch.tile, padded, scratch.scores, kTileKeys));
-    const KeyRange next = tile(range.size(), i + 1);
+    const bool last = i + 1 == num_tiles(range.size());
+    const KeyRange next = last ? KeyRange{range.size(), range.size() + ahead} : tile(range.size(), i + 1);
     weigh_tile(multiplier, scratch, heads, part.size(), padded, i == 0, next, result);
     MEGAMLA_RETURN_IF_ERROR(multiply_weights(multiplier, scratch.weights, kTileKeys, heads, scratch.tile, padded, i > 0,
                                              scratch.product, result.out));
