@@ -1,6 +1,7 @@
 // The C boundary: names and sizes of the enumerations, the thread's last error, exceptions turned into codes.
 #include <gtest/gtest.h>
 
+#include <climits>
 #include <new>
 #include <set>
 #include <stdexcept>
@@ -40,6 +41,15 @@ TEST(CApi, DtypesHaveSizesAndNames) {
   for (const auto& c : cases) {
     EXPECT_EQ(megamla_dtype_size(c.dtype), c.size) << c.name;
     EXPECT_STREQ(megamla_dtype_name(c.dtype), c.name);
+  }
+}
+
+// What a C caller may pass; under sanitizers a load of a value outside the enumeration's range would end the run.
+TEST(CApi, UnknownEnumValuesAreAnswered) {
+  for (int value : {99, -1, INT_MAX, INT_MIN}) {
+    EXPECT_STREQ(megamla_status_name(static_cast<megamla_status>(value)), "?") << value;
+    EXPECT_EQ(megamla_dtype_size(static_cast<megamla_dtype>(value)), 0) << value;
+    EXPECT_STREQ(megamla_dtype_name(static_cast<megamla_dtype>(value)), "?") << value;
   }
 }
 

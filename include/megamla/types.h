@@ -5,7 +5,9 @@
  *    reads only the fields the caller knew;
  *  - every call returns a `megamla_status`; `megamla_last_error()` then names argument, expected and actual value;
  *  - nothing is allocated on the caller's behalf, no stream is created, no exception crosses this boundary;
- *  - strides are in elements (bytes for the paged caches) and 64 bits wide.
+ *  - strides are in elements (bytes for the paged caches) and 64 bits wide;
+ *  - an enumeration that is passed by value ends with a ..._FORCE_INT: no real value, but with it every int is one that
+ *    the type can hold, in C and in C++, so that an unknown one can be refused.
  */
 #ifndef MEGAMLA_TYPES_H
 #define MEGAMLA_TYPES_H
@@ -33,7 +35,8 @@ typedef enum megamla_status {
   MEGAMLA_UNSUPPORTED = 2, /* valid, but no implementation on this device covers it; the message says what is missing */
   MEGAMLA_WORKSPACE_TOO_SMALL = 3, /* the message names the needed and the present size */
   MEGAMLA_IO_ERROR = 4,            /* a file: what, where, expected, found */
-  MEGAMLA_RUNTIME_ERROR = 5        /* the device or a dependency failed (CUDA, oneDNN, out of memory) */
+  MEGAMLA_RUNTIME_ERROR = 5,       /* the device or a dependency failed (CUDA, oneDNN, out of memory) */
+  MEGAMLA_STATUS_FORCE_INT = -0x7fffffff - 1
 } megamla_status;
 
 /* Message of the last call on this thread that did not return MEGAMLA_OK ("" before the first). Valid until the next
@@ -48,7 +51,8 @@ typedef enum megamla_device {
   MEGAMLA_DEVICE_AUTO = 0,      /* cuda for tensors in GPU memory, else cpu */
   MEGAMLA_DEVICE_REFERENCE = 1, /* double precision, plain loops */
   MEGAMLA_DEVICE_CPU = 2,
-  MEGAMLA_DEVICE_CUDA = 3
+  MEGAMLA_DEVICE_CUDA = 3,
+  MEGAMLA_DEVICE_FORCE_INT = -0x7fffffff - 1
 } megamla_device;
 
 typedef enum megamla_dtype {
@@ -59,7 +63,8 @@ typedef enum megamla_dtype {
   MEGAMLA_F64 = 4,
   MEGAMLA_BF16 = 5,
   MEGAMLA_F8_E4M3 = 6, /* e4m3fn */
-  MEGAMLA_F8_E8M0 = 7  /* ue8m0 scale: 2^(byte-127), 0xff NaN */
+  MEGAMLA_F8_E8M0 = 7, /* ue8m0 scale: 2^(byte-127), 0xff NaN */
+  MEGAMLA_DTYPE_FORCE_INT = -0x7fffffff - 1
 } megamla_dtype;
 
 /* Bytes of one element (1, 4, 8, 4, 8, 2, 1, 1); 0 for an unknown dtype. */

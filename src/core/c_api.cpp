@@ -46,6 +46,8 @@ const char* megamla_status_name(megamla_status status) {
       return "input/output error";
     case MEGAMLA_RUNTIME_ERROR:
       return "runtime error";
+    case MEGAMLA_STATUS_FORCE_INT:
+      break;
   }
   return "?";
 }
@@ -69,6 +71,8 @@ int64_t megamla_dtype_size(megamla_dtype dtype) {
     case MEGAMLA_I64:
     case MEGAMLA_F64:
       return 8;
+    case MEGAMLA_DTYPE_FORCE_INT:
+      break;
   }
   return 0;
 }
@@ -91,6 +95,8 @@ const char* megamla_dtype_name(megamla_dtype dtype) {
       return "F8_E4M3";
     case MEGAMLA_F8_E8M0:
       return "F8_E8M0";
+    case MEGAMLA_DTYPE_FORCE_INT:
+      break;
   }
   return "?";
 }

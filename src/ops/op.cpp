@@ -12,6 +12,8 @@ const char* device_name(megamla_device device) {
       return "cpu";
     case MEGAMLA_DEVICE_CUDA:
       return "cuda";
+    case MEGAMLA_DEVICE_FORCE_INT:
+      break;
   }
   return "?";
 }
