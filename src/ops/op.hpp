@@ -99,7 +99,7 @@ Status run(const Op<Params>& op, const Params& params, const megamla_exec& exec)
   limits.struct_size = sizeof(limits);
   limits.num_threads = exec.num_threads;
   MEGAMLA_RETURN_IF_ERROR(check_exec(op.name, exec, chosen->workspace_size(limits)));
-  note_use(op.name, chosen->name);
+  note_use(chosen, op.name, chosen->name);
   return chosen->run(params, exec);
 }
 

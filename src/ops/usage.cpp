@@ -6,8 +6,9 @@
 namespace megamla::ops {
 namespace {
 
-// Names are published with the slot's `implementation`; a slot is claimed once and never given back.
+// A slot is claimed once, by its entry, and never given back; it counts as filled when `op` is there.
 struct Slot {
+  std::atomic<const void*> entry{nullptr};
   std::atomic<const char*> implementation{nullptr};
   std::atomic<const char*> op{nullptr};
   std::atomic<int64_t> calls{0};
@@ -20,14 +21,15 @@ std::array<Slot, 128>& slots() {
 
 }  // namespace
 
-void note_use(const char* op, const char* implementation) {
+void note_use(const void* entry, const char* op, const char* implementation) {
   for (Slot& slot : slots()) {
-    const char* owner = slot.implementation.load(std::memory_order_acquire);
-    if (owner == nullptr && slot.implementation.compare_exchange_strong(owner, implementation)) {
+    const void* owner = slot.entry.load(std::memory_order_acquire);
+    if (owner == nullptr && slot.entry.compare_exchange_strong(owner, entry)) {
+      slot.implementation.store(implementation, std::memory_order_relaxed);
       slot.op.store(op, std::memory_order_release);
-      owner = implementation;
+      owner = entry;
     }
-    if (owner != implementation) continue;
+    if (owner != entry) continue;
     slot.calls.fetch_add(1, std::memory_order_relaxed);
     return;
   }

@@ -13,8 +13,9 @@ struct Usage {
   int64_t calls;
 };
 
-// Both names must be static strings. Lock-free: one relaxed increment.
-void note_use(const char* op, const char* implementation);
+// `entry` is the address of the implementation's entry in its op's table (names alone may be shared by ops); both names
+// must be static strings. Lock-free: one relaxed increment.
+void note_use(const void* entry, const char* op, const char* implementation);
 // In order of first use.
 std::vector<Usage> usage();
 
