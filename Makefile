@@ -4,7 +4,7 @@ JOBS ?= $(shell nproc)
 # Extra arguments of the configure step, e.g. CMAKE_ARGS=-DMEGAMLA_CUDA=OFF
 CMAKE_ARGS ?=
 PROGRAM := build/release/apps/megamla/megamla
-DEMO := $(PROGRAM) replay examples/demo_trace.jsonl --layers 2,20 --verify 0.02
+DEMO := $(PROGRAM) replay examples/demo_trace.jsonl --layers 2,20 --max-requests 3 --verify 0.02
 
 # Looked up when a recipe runs: the bootstrap may just have installed it.
 generator = $(if $(wildcard build/$(1)/CMakeCache.txt),,$(if $(shell command -v ninja),-G Ninja))
