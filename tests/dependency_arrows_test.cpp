@@ -28,8 +28,9 @@ const std::map<std::string, Rooms> kArrows = {
     {"ops", {"megamla", "core", "format", "plan", "reference", "cpu", "cuda"}},
     {"layer", {"megamla", "core", "format", "plan", "ops"}},
     {"io", {"megamla", "core", "format", "plan"}},
-    // cpu: bench and doctor ask what the machine's GEMM reaches, the bound that they print.
-    {"apps", {"megamla", "core", "format", "plan", "cpu", "ops", "layer", "io"}},
+    // cpu: bench and doctor ask what the machine's GEMM reaches, the bound that they print. cuda: its memory, its
+    // events.
+    {"apps", {"megamla", "core", "format", "plan", "cpu", "cuda", "ops", "layer", "io"}},
 };
 
 // Room of a path relative to the repository; "" outside all rooms.

@@ -5,11 +5,19 @@
 #include <cstring>
 #include <new>
 
+#include "command.hpp"
 #include "core/tensor.hpp"
+#include "gpu.hpp"
 
 namespace megamla::app {
 
-void Arena::Free::operator()(void* p) const { std::free(p); }
+void Arena::FreeHost::operator()(char* p) const { std::free(p); }
+void Arena::FreeDevice::operator()(char* p) const { gpu::release(p); }
+
+Arena::Arena(megamla_device device, int64_t limit)
+    : cuda_device_(device == MEGAMLA_DEVICE_CUDA ? gpu::kDevice : -1), left_(limit) {}
+
+Arena::Arena(Arena& outer) : cuda_device_(outer.cuda_device_), outer_(&outer) {}
 
 void* Arena::bytes(int64_t count, uint8_t fill) {
   constexpr size_t kAlignment = 256;
@@ -18,7 +26,10 @@ void* Arena::bytes(int64_t count, uint8_t fill) {
   const size_t size = static_cast<size_t>(std::max<int64_t>(count, 1));
   void* block = nullptr;
   if (posix_memalign(&block, kAlignment, size) != 0) throw std::bad_alloc();
-  blocks_.emplace_back(block);
+  Buffer buffer;
+  buffer.host.reset(static_cast<char*>(block));
+  buffer.bytes = count;
+  buffers_.emplace(buffer.host.get(), std::move(buffer));
   std::memset(block, fill, size);
   return block;
 }
@@ -31,6 +42,42 @@ megamla_tensor Arena::tensor(megamla_dtype dtype, std::initializer_list<int64_t>
   megamla_tensor t = host_tensor(bytes(size, fill), dtype, shape);
   t.cuda_device = cuda_device();
   return t;
+}
+
+void* Arena::on_device(void* pointer) {
+  if (cuda_device_ < 0 || pointer == nullptr) return pointer;
+  auto* address = static_cast<char*>(pointer);
+  const auto after = buffers_.upper_bound(address);
+  // A view of no bytes may begin at a buffer's end.
+  if (after != buffers_.begin() && address <= std::prev(after)->first + std::prev(after)->second.bytes) {
+    Buffer& buffer = std::prev(after)->second;
+    if (buffer.twin == nullptr) {
+      buffer.twin.reset(static_cast<char*>(gpu::allocate(buffer.bytes)));
+      gpu::upload(buffer.twin.get(), buffer.host.get(), buffer.bytes);
+    }
+    return buffer.twin.get() + (address - buffer.host.get());
+  }
+  if (outer_ == nullptr) throw InputError("arena: expected memory of a buffer, got another pointer");
+  return outer_->on_device(pointer);
+}
+
+void Arena::place(megamla_tensor& view) {
+  if (view.ndim > 0 && view.cuda_device >= 0) view.data = on_device(view.data);
+}
+void Arena::place(megamla_kv_cache& view) {
+  if (view.format != MEGAMLA_KV_NONE && view.cuda_device >= 0) view.data = on_device(view.data);
+}
+
+void Arena::upload() const {
+  for (const auto& [address, buffer] : buffers_) {
+    if (buffer.twin != nullptr) gpu::upload(buffer.twin.get(), address, buffer.bytes);
+  }
+}
+
+void Arena::download() const {
+  for (const auto& [address, buffer] : buffers_) {
+    if (buffer.twin != nullptr) gpu::download(buffer.host.get(), buffer.twin.get(), buffer.bytes);
+  }
 }
 
 }  // namespace megamla::app

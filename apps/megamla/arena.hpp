@@ -3,35 +3,57 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <map>
 #include <memory>
-#include <vector>
 
 #include "megamla/types.h"
 
 namespace megamla::app {
 
-// Buffers that an op works on and that the program fills and reads itself, freed together. For the reference and the
-// CPU that is host memory. This class is the one place that a GPU's buffers, readable from both sides, come from: it
-// would allocate them, give their `cuda_device`, and wait in `synchronise`. Throws std::bad_alloc.
+// Buffers that an op works on and that the program fills and reads itself, freed together.
+//
+// They lie in host memory. For a GPU a buffer also gets a twin in device memory, made and filled when the buffer is
+// first handed to an op (`place`); `upload` and `download` copy all twins from and to their buffers. Throws
+// std::bad_alloc, and InputError where the GPU fails.
 class Arena {
  public:
   // `limit`: bytes in all; beyond it memory counts as exhausted. For sizes that come from a file.
-  explicit Arena(int64_t limit = INT64_MAX) : left_(limit) {}
+  explicit Arena(megamla_device device = MEGAMLA_DEVICE_CPU, int64_t limit = INT64_MAX);
+  // For the same device; finds the buffers of `outer`, which lives longer, too.
+  explicit Arena(Arena& outer);
+
   // Aligned to 256 bytes and exactly this long, so that a sanitizer sees the first byte beyond.
   void* bytes(int64_t count, uint8_t fill = 0);
   megamla_tensor tensor(megamla_dtype dtype, std::initializer_list<int64_t> shape, uint8_t fill = 0);
+  // The device of the ops that the buffers are for, as in megamla_tensor.
+  int32_t cuda_device() const { return cuda_device_; }
 
-  // Where the buffers are, as in megamla_tensor.
-  int32_t cuda_device() const { return -1; }
-  // After it, results of the ops called so far may be read.
-  void synchronise() const {}
+  // Where the device finds these bytes; the pointer itself where there is no GPU.
+  void* on_device(void* pointer);
+  // Views that say they are in GPU memory come to say where.
+  void place(megamla_tensor& view);
+  void place(megamla_kv_cache& view);
+  void upload() const;
+  // Waits for the ops called so far.
+  void download() const;
 
  private:
-  struct Free {
-    void operator()(void* p) const;
+  struct FreeHost {
+    void operator()(char* p) const;
   };
-  int64_t left_;
-  std::vector<std::unique_ptr<void, Free>> blocks_;
+  struct FreeDevice {
+    void operator()(char* p) const;
+  };
+  struct Buffer {
+    std::unique_ptr<char, FreeHost> host;
+    std::unique_ptr<char, FreeDevice> twin;
+    int64_t bytes = 0;
+  };
+
+  int32_t cuda_device_ = -1;
+  int64_t left_ = INT64_MAX;
+  Arena* outer_ = nullptr;
+  std::map<const char*, Buffer> buffers_;  // by host address
 };
 
 }  // namespace megamla::app

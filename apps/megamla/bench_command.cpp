@@ -9,6 +9,7 @@
 
 #include "bench/bench.hpp"
 #include "command.hpp"
+#include "gpu.hpp"
 #include "options.hpp"
 #include "text.hpp"
 
@@ -49,6 +50,16 @@ void run_op(const std::string& op, const bench::Options& o, const bench::Emit& e
   bench::bench_index_ops(o, op, emit);
 }
 
+// What the figures were measured on; for a GPU, its clock before the first row and while rows ran.
+nlohmann::json machine_record(megamla_device device, int idle_mhz) {
+  if (device != MEGAMLA_DEVICE_CUDA) return {{"card", cpu_name()}};
+  const gpu::Card card = gpu::card();
+  return {{"card", card.name},
+          {"driver", card.driver},
+          {"cuda", card.cuda},
+          {"sm_clock_mhz", {{"idle", idle_mhz}, {"load", gpu::sm_clock_mhz_under_load()}}}};
+}
+
 nlohmann::json row_record(const bench::Row& row) {
   nlohmann::json r = row.cell;
   const double median = row.median();
@@ -64,18 +75,16 @@ nlohmann::json row_record(const bench::Row& row) {
 
 int run(bench::Options& o, const DeviceOptions& device, const std::string& commit, const JsonOption& json) {
   o.exec = device.exec();
-  if (o.exec.device == MEGAMLA_DEVICE_CUDA) {
-    throw InputError("--device: expected reference or cpu (this program times no GPU op yet), got cuda");
-  }
   if (o.exec.device == MEGAMLA_DEVICE_AUTO) o.exec.device = MEGAMLA_DEVICE_CPU;
   for (const std::string& op : o.ops) {
     if (std::find(kOps.begin(), kOps.end(), op) == kOps.end()) {
       throw InputError(fmt::format("OP: expected one of {}, got '{}'", fmt::join(kOps, ", "), op));
     }
   }
+  const int idle_mhz = o.device() == MEGAMLA_DEVICE_CUDA ? gpu::sm_clock_mhz() : 0;
   const bench::Ceilings ceilings = bench::measure_ceilings(o.exec);
-  fmt::print("ceilings of this run: {} {:.0f} GFLOP/s (2048^3), copy {:.1f} GB/s\n", ceilings.gemm,
-             ceilings.gemm_flops / 1e9, ceilings.copy_bytes / 1e9);
+  fmt::print("ceilings of this run: {} {:.0f} GFLOP/s, copy {:.1f} GB/s\n", ceilings.gemm, ceilings.gemm_flops / 1e9,
+             ceilings.copy_bytes / 1e9);
   nlohmann::json results = nlohmann::json::array();
   Table table({"op", "case", "implementation", "median us", "GFLOP/s", "GB/s", "bound us", "of bound"});
   for (const std::string& op : o.ops) {
@@ -91,14 +100,13 @@ int run(bench::Options& o, const DeviceOptions& device, const std::string& commi
     });
   }
   table.print();
-  json.write("bench", {{"card", cpu_name()},
-                       {"device", device_word(static_cast<megamla_device>(o.exec.device))},
-                       {"commit", commit},
-                       {"ceilings",
-                        {{"gemm", ceilings.gemm},
-                         {"gemm_gflops", ceilings.gemm_flops / 1e9},
-                         {"copy_gbps", ceilings.copy_bytes / 1e9}}},
-                       {"results", results}});
+  nlohmann::json record = machine_record(o.device(), idle_mhz);
+  record["device"] = device_word(o.device());
+  record["commit"] = commit;
+  record["ceilings"] = {
+      {"gemm", ceilings.gemm}, {"gemm_gflops", ceilings.gemm_flops / 1e9}, {"copy_gbps", ceilings.copy_bytes / 1e9}};
+  record["results"] = std::move(results);
+  json.write("bench", std::move(record));
   return kOk;
 }
 
@@ -109,14 +117,19 @@ Command bench_command() {
   command.summary = "Time ops and set them beside their bound";
   command.examples = fmt::format(
       "OP is one of {}.\n"
-      "Each row is the median of --repeats calls on inputs that no cache holds. The bound is the larger of arithmetic "
-      "over the GEMM\n"
-      "rate and bytes over the copy bandwidth, both measured in the same run.\n"
+      "Each row is the median of --repeats timings on inputs that no cache holds: of single calls on the CPU, of "
+      "replays "
+      "of a graph of\n"
+      "calls on a GPU. The bound is the larger of arithmetic over the GEMM rate (measured; on a GPU the tensor cores' "
+      "at "
+      "the highest\n"
+      "clock) and bytes over the copy bandwidth measured in the same run.\n"
       "\n"
       "Examples:\n"
       "  megamla bench decode_attention --heads 64,8 --tokens 1,32,128\n"
       "  megamla bench block_scaled_linear --case wq_b --tokens 1,256\n"
-      "  megamla bench kv_insert kv_gather --tokens 65536 --json kv.json",
+      "  megamla bench kv_insert kv_gather --tokens 65536 --json kv.json\n"
+      "  megamla bench decode_attention --device cuda --commit $(git rev-parse HEAD) --json decode.json",
       fmt::join(kOps, ", "));
   command.add = [](CLI::App& app) -> std::function<int()> {
     auto o = std::make_shared<bench::Options>();
@@ -144,7 +157,7 @@ Command bench_command() {
     app.add_option("--case", o->cases, "Shapes of block_scaled_linear: wo_a, wo_b, wq_b, wq_a_wkv")
         ->delimiter(',')
         ->capture_default_str();
-    app.add_option("--repeats", o->repeats, "Timed calls per row")->check(CLI::Range(5, 1000))->capture_default_str();
+    app.add_option("--repeats", o->repeats, "Timings per row")->check(CLI::Range(5, 1000))->capture_default_str();
     app.add_option("--commit", *commit, "Commit that the record names");
     device->add(app);
     json->add(app);

@@ -7,11 +7,25 @@
 #include "core/tensor.hpp"
 #include "cpu/gemm.hpp"
 #include "doctor/probes.hpp"
+#include "gpu.hpp"
 #include "options.hpp"
 #include "text.hpp"
 
 namespace megamla::app {
 namespace {
+
+// The GPU in words; what there is of it goes into the record.
+std::string describe_gpu(nlohmann::json* machine) {
+  try {
+    gpu::require();
+    const gpu::Card card = gpu::card();
+    (*machine)["gpu"] = {{"card", card.name}, {"driver", card.driver}, {"cuda", card.cuda}};
+    return fmt::format("{}, {} SMs, driver {}, runtime {}", card.name, card.multiprocessors, card.driver, card.cuda);
+  } catch (const InputError& error) {
+    (*machine)["gpu"] = nullptr;
+    return fmt::format("{}; this build's runtime needs driver 580 or newer", error.what());
+  }
+}
 
 int run(const JsonOption& json) {
   nlohmann::json machine = {{"threads", omp_get_max_threads()}, {"gemm", cpu::gemm_name(cpu::native_gemm_type())}};
@@ -20,13 +34,8 @@ int run(const JsonOption& json) {
              cpu::native_gemm_type() == cpu::GemmType::kBf16
                  ? ""
                  : " (no AVX512-BF16 or AMX here: fp32 takes twice the time)");
-#if MEGAMLA_HAVE_CUDA
-  fmt::print("CUDA: in this build; its runtime needs driver 580 or newer and a GPU of compute capability 9.0\n");
-  machine["cuda"] = true;
-#else
-  fmt::print("CUDA: not in this build (configured with MEGAMLA_CUDA=OFF, without nvcc, or without kernels)\n");
-  machine["cuda"] = false;
-#endif
+  const std::string cuda = describe_gpu(&machine);
+  fmt::print("CUDA: {}\n", cuda);
   Table table({"op", "device", "implementation or reason"});
   nlohmann::json ops = nlohmann::json::array();
   for (const doctor::Probe& probe : doctor::probe_ops()) {

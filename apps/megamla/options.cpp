@@ -8,6 +8,7 @@
 #include <iostream>
 
 #include "command.hpp"
+#include "gpu.hpp"
 
 namespace megamla::app {
 namespace {
@@ -51,6 +52,10 @@ megamla_exec DeviceOptions::exec() const {
   megamla_exec exec = MEGAMLA_EXEC_INIT;
   exec.device = parse_device(device);
   exec.num_threads = threads;
+  if (exec.device == MEGAMLA_DEVICE_CUDA) {
+    gpu::require();
+    exec.stream = gpu::stream();
+  }
   return exec;
 }
 

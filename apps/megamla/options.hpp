@@ -15,7 +15,8 @@ struct DeviceOptions {
   int threads = 0;
 
   void add(CLI::App& app);
-  // With the device as asked for, AUTO included: an op resolves it from where its tensors are.
+  // With the device as asked for, AUTO included: an op resolves it from where its tensors are. CUDA: with the program's
+  // stream; throws InputError if there is no GPU that the kernels run on.
   megamla_exec exec() const;
 };
 

@@ -57,4 +57,12 @@ Status check_exec(const char* op, const megamla_exec& exec, int64_t needed) {
   return {};
 }
 
+Status check_gpu([[maybe_unused]] const char* op, [[maybe_unused]] int32_t cuda_device) {
+#if MEGAMLA_HAVE_CUDA
+  return cuda::check_device(op, cuda_device);
+#else
+  return {};
+#endif
+}
+
 }  // namespace megamla::ops

@@ -16,6 +16,9 @@
 #include "core/tensor.hpp"
 #include "core/validate.hpp"
 #include "ops/usage.hpp"
+#if MEGAMLA_HAVE_CUDA
+#include "cuda/launch.hpp"
+#endif
 
 namespace megamla::ops {
 
@@ -49,6 +52,8 @@ const char* device_name(megamla_device device);
 Status resolve_device(megamla_device requested, int32_t cuda_device, megamla_device* resolved);
 Status check_limits(const char* op, const megamla_limits& limits);
 Status check_exec(const char* op, const megamla_exec& exec, int64_t needed);
+// UNSUPPORTED unless kernels of this build run on that GPU; OK in a build without any.
+Status check_gpu(const char* op, int32_t cuda_device);
 
 using megamla::read_struct;
 
@@ -58,7 +63,9 @@ Status choose(const Op<Params>& op, const Params& params, megamla_device request
   const int32_t memory = op.memory_of(params);
   megamla_device device{};
   MEGAMLA_RETURN_IF_ERROR(resolve_device(requested, memory, &device));
-  MEGAMLA_RETURN_IF_ERROR(op.validate(params, device == MEGAMLA_DEVICE_CUDA ? std::max(memory, 0) : -1));
+  const int32_t gpu = device == MEGAMLA_DEVICE_CUDA ? std::max(memory, 0) : -1;
+  MEGAMLA_RETURN_IF_ERROR(op.validate(params, gpu));
+  if (gpu >= 0) MEGAMLA_RETURN_IF_ERROR(check_gpu(op.name, gpu));
   std::string reasons;
   for (const Implementation<Params>& candidate : op.implementations) {
     if (candidate.device != device) continue;
@@ -100,6 +107,10 @@ Status run(const Op<Params>& op, const Params& params, const megamla_exec& exec)
   limits.num_threads = exec.num_threads;
   MEGAMLA_RETURN_IF_ERROR(check_exec(op.name, exec, chosen->workspace_size(limits)));
   note_use(chosen, op.name, chosen->name);
+#if MEGAMLA_HAVE_CUDA
+  const cuda::DeviceGuard current(op.name, chosen->device == MEGAMLA_DEVICE_CUDA ? op.memory_of(params) : -1);
+  MEGAMLA_RETURN_IF_ERROR(current.status());
+#endif
   return chosen->run(params, exec);
 }
 

@@ -7,7 +7,7 @@
 #include "command.hpp"
 #include "core/tensor.hpp"
 #include "format/chunked.hpp"
-#include "format/kv_record.hpp"
+#include "format/page.hpp"
 #include "megamla/decode_attention.h"
 #include "megamla/prefill_attention.h"
 
@@ -61,15 +61,16 @@ void set_common(Params& p, const Common& c, const std::string& output) {
   p.out_scale = c.out_scale;
 }
 
-// A pool of kColdBytes, whose block stride is the page padded as engines pad it.
-megamla_kv_cache make_pool(app::Arena& arena, const std::string& name, int64_t page_size, uint64_t seed) {
+// A pool whose block stride is the page padded as engines pad it.
+megamla_kv_cache make_pool(app::Arena& arena, int64_t bytes, const std::string& name, int64_t page_size,
+                           uint64_t seed) {
   megamla_kv_cache c{};
   const megamla_kv_format kind = check::kv_format(name);
   c.format = kind;
   c.cuda_device = arena.cuda_device();
   c.page_size = page_size;
   c.page_stride = format::round_up(c.page_size * format::record_bytes(kind), format::page_alignment(kind));
-  c.num_pages = kColdBytes / c.page_stride;
+  c.num_pages = bytes / c.page_stride;
   c.data = arena.bytes(c.num_pages * c.page_stride);
   fill_cache(c, seed);
   return c;
@@ -105,14 +106,14 @@ megamla_tensor window_slots_of(app::Arena& arena, int64_t rows, int64_t width, c
 }  // namespace
 
 void bench_decode_attention(const Options& o, const Emit& emit) {
-  app::Arena pools;
+  app::Arena pools(o.device());
   std::mt19937_64 random(7);
-  const megamla_kv_cache window = make_pool(pools, o.window_format, 32, 1);
-  const megamla_kv_cache compressed = make_pool(pools, o.topk_format, 64, 2);
+  const megamla_kv_cache window = make_pool(pools, pool_bytes(o), o.window_format, 32, 1);
+  const megamla_kv_cache compressed = make_pool(pools, pool_bytes(o), o.topk_format, 64, 2);
   for (const int64_t heads : o.heads) {
     for (const int64_t topk : o.topk) {
       for (const int64_t tokens : o.tokens) {
-        app::Arena arena;
+        app::Arena arena(pools);
         megamla_exec exec = o.exec;
         megamla_decode_attention_params p;
         megamla_decode_attention_init(&p);
@@ -125,31 +126,27 @@ void bench_decode_attention(const Options& o, const Emit& emit) {
         limits.window_width = o.window;
         limits.compressed_width = topk;
         take_workspace(arena, exec, megamla_decode_attention_workspace_size, limits);
-        std::vector<megamla_tensor> window_slots;
-        std::vector<megamla_tensor> compressed_slots;
-        for (int i = 0; i <= o.repeats; ++i) {
-          window_slots.push_back(window_slots_of(arena, tokens, o.window, window, random));
-          compressed_slots.push_back(
-              random_slots(arena, tokens, topk, compressed.num_pages * compressed.page_size, random));
-        }
-        p.window_slots = window_slots[0];
-        p.compressed_slots = compressed_slots[0];
-        const char* name = nullptr;
-        check(megamla_decode_attention_implementation(&p, static_cast<megamla_device>(exec.device), &name));
+        const double key_bytes =
+            static_cast<double>(tokens) *
+            static_cast<double>(o.window * format::record_bytes(static_cast<megamla_kv_format>(window.format)) +
+                                topk * format::record_bytes(static_cast<megamla_kv_format>(compressed.format)));
+        const int sets = input_sets(o, key_bytes);
+        const megamla_tensor window_slots = window_slots_of(arena, sets * tokens, o.window, window, random);
+        const megamla_tensor compressed_slots =
+            random_slots(arena, sets * tokens, topk, format::num_slots(compressed), random);
+        p.window_slots = slice(window_slots, 0, tokens);
+        p.compressed_slots = slice(compressed_slots, 0, tokens);
         Row row;
         row.cell = {{"op", "decode_attention"},     {"heads", heads},    {"tokens", tokens},
                     {"window", o.window},           {"topk", topk},      {"window_format", o.window_format},
                     {"topk_format", o.topk_format}, {"output", o.output}};
-        row.implementation = name;
+        row.implementation = implementation(p, exec);
         row.flops = attention_flops(tokens, heads, o.window + topk);
-        row.bytes = static_cast<double>(tokens) *
-                    static_cast<double>(o.window * format::record_bytes(static_cast<megamla_kv_format>(window.format)) +
-                                        topk * format::record_bytes(static_cast<megamla_kv_format>(compressed.format)) +
-                                        heads * kDims * 3);
-        row.seconds = time_calls(o.repeats, [&](int i) {
-          p.window_slots = window_slots[static_cast<size_t>(i)];
-          p.compressed_slots = compressed_slots[static_cast<size_t>(i)];
-          check(megamla_decode_attention(&p, &exec));
+        row.bytes = key_bytes + static_cast<double>(tokens * heads * kDims * 3);
+        row.seconds = time_calls(o, sets, [&](int i) {
+          p.window_slots = slice(window_slots, i * tokens, (i + 1) * tokens);
+          p.compressed_slots = slice(compressed_slots, i * tokens, (i + 1) * tokens);
+          run_op(arena, p, exec);
         });
         emit(std::move(row));
       }
@@ -158,44 +155,44 @@ void bench_decode_attention(const Options& o, const Emit& emit) {
 }
 
 void bench_prefill_attention(const Options& o, const Emit& emit) {
-  app::Arena pools;
+  app::Arena pools(o.device());
   constexpr int64_t kRows = 16384;
-  const int64_t sets = kColdBytes / (kRows * kDims * 2) + 1;
+  const int64_t row_sets = kColdBytes / (kRows * kDims * 2) + 1;
   std::mt19937_64 random(7);
   std::vector<megamla_tensor> rows;
-  for (int64_t i = 0; i < sets; ++i) {
+  for (int64_t i = 0; i < row_sets; ++i) {
     rows.push_back(pools.tensor(MEGAMLA_BF16, {kRows, kDims}));
     fill_bf16(rows.back().data, kRows * kDims, static_cast<uint64_t>(i));
   }
   for (const int64_t heads : o.heads) {
     for (const int64_t topk : o.topk) {
       for (const int64_t tokens : o.tokens) {
-        app::Arena arena;
+        app::Arena arena(pools);
         megamla_exec exec = o.exec;
         const int64_t keys = o.window + topk;
         megamla_prefill_attention_params p;
         megamla_prefill_attention_init(&p);
         set_common(p, make_common(arena, tokens, heads, o.output), o.output);
+        const double row_bytes = static_cast<double>(std::min(kRows, tokens * keys)) * kDims * 2;
+        const int sets = input_sets(o, row_bytes);
+        const megamla_tensor indices = random_slots(arena, sets * tokens, keys, kRows, random);
         p.kv = rows[0];
-        p.indices = random_slots(arena, tokens, keys, kRows, random);
+        p.indices = slice(indices, 0, tokens);
         megamla_limits limits{};
         limits.tokens = tokens;
         limits.heads = heads;
         limits.compressed_width = keys;
         take_workspace(arena, exec, megamla_prefill_attention_workspace_size, limits);
-        const char* name = nullptr;
-        check(megamla_prefill_attention_implementation(&p, static_cast<megamla_device>(exec.device), &name));
         Row row;
         row.cell = {{"op", "prefill_attention"}, {"heads", heads},    {"tokens", tokens}, {"topk", keys},
                     {"path", "gathered"},        {"output", o.output}};
-        row.implementation = name;
+        row.implementation = implementation(p, exec);
         row.flops = attention_flops(tokens, heads, keys);
-        // Each gathered row once, q and output.
-        row.bytes = static_cast<double>(std::min(kRows, tokens * keys)) * kDims * 2 +
-                    static_cast<double>(tokens * heads * kDims * 3);
-        row.seconds = time_calls(o.repeats, [&](int i) {
-          p.kv = rows[static_cast<size_t>(i % sets)];
-          check(megamla_prefill_attention(&p, &exec));
+        row.bytes = row_bytes + static_cast<double>(tokens * heads * kDims * 3);  // each row once, q and output
+        row.seconds = time_calls(o, sets, [&](int i) {
+          p.kv = rows[static_cast<size_t>(i % row_sets)];
+          p.indices = slice(indices, i * tokens, (i + 1) * tokens);
+          run_op(arena, p, exec);
         });
         emit(std::move(row));
       }

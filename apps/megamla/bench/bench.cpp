@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 
 #include "command.hpp"
@@ -9,6 +10,7 @@
 #include "cpu/gemm.hpp"
 #include "format/bf16.hpp"
 #include "format/page.hpp"
+#include "gpu.hpp"
 
 namespace megamla::bench {
 namespace {
@@ -36,6 +38,14 @@ uint64_t next_random(uint64_t& state) {
 
 Ceilings measure_ceilings(const megamla_exec& exec) {
   Ceilings c;
+  if (exec.device == MEGAMLA_DEVICE_CUDA) {
+    constexpr double kFlopsPerClock = 4096;  // of one SM's tensor cores, bf16, dense
+    const app::gpu::Card card = app::gpu::card();
+    c.gemm = "tensor cores (bf16) at the highest clock";
+    c.gemm_flops = kFlopsPerClock * card.multiprocessors * card.max_clock_hz;
+    c.copy_bytes = app::gpu::copy_bandwidth();
+    return c;
+  }
   const int threads = resolve_threads(exec.num_threads);
   const cpu::GemmType type = cpu::native_gemm_type();
   c.gemm = cpu::gemm_name(type);
@@ -74,11 +84,30 @@ Ceilings measure_ceilings(const megamla_exec& exec) {
   return c;
 }
 
-std::vector<double> time_calls(int repeats, const std::function<void(int)>& call) {
+int input_sets(const Options& options, double bytes) {
+  if (options.device() != MEGAMLA_DEVICE_CUDA) return options.repeats + 1;
+  constexpr double kMaxSets = 32768;  // nodes of a graph
+  return static_cast<int>(std::clamp(std::ceil(static_cast<double>(kColdBytes) / bytes), 1.0, kMaxSets));
+}
+
+int64_t pool_bytes(const Options& options) {
+  return options.device() == MEGAMLA_DEVICE_CUDA ? int64_t{2} << 30 : kColdBytes;
+}
+
+std::vector<double> time_calls(const Options& options, int sets, const std::function<void(int)>& call) {
+  if (options.device() == MEGAMLA_DEVICE_CUDA) {
+    const auto all = [&] {
+      for (int i = 0; i < sets; ++i) call(i);
+    };
+    all();
+    std::vector<double> seconds = app::gpu::time_graph(options.repeats, all);
+    for (double& s : seconds) s /= sets;
+    return seconds;
+  }
   std::vector<double> seconds;
-  for (int i = 0; i <= repeats; ++i) {
+  for (int i = 0; i <= options.repeats; ++i) {  // the first is warm-up
     const Clock::time_point begin = Clock::now();
-    call(i);
+    call(i % sets);
     if (i > 0) seconds.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
   }
   std::sort(seconds.begin(), seconds.end());
@@ -87,6 +116,9 @@ std::vector<double> time_calls(int repeats, const std::function<void(int)>& call
 
 void check(megamla_status status) {
   if (status != MEGAMLA_OK) throw app::InputError(megamla_last_error());
+}
+void check(const api::Result& result) {
+  if (!result) throw app::InputError(result.message());
 }
 
 void take_workspace(app::Arena& arena, megamla_exec& exec,

@@ -1,8 +1,10 @@
 // What every benchmark shares: the ceilings of this machine, the timing rule, the record.
 //
-// A row is the median of at least five timed calls; before each, the inputs move on to other bytes of a set of at least
-// 240 MB, as a real step finds them cold. The bound is the larger of arithmetic over the GEMM rate and bytes over the
-// copy bandwidth, both measured in the same run.
+// A row is the median of at least five timings; the inputs move on to other bytes of a set of at least 240 MB before
+// they come back to the same, as a real step finds them cold. On the CPU a timing is one call; on the GPU it is one
+// replay of a graph of calls that goes through the whole set, divided by their number. The bound is the larger of
+// arithmetic over the GEMM rate and bytes over the copy bandwidth; the copy is measured in the same run, and so is the
+// CPU's GEMM.
 #pragma once
 
 #include <functional>
@@ -11,13 +13,14 @@
 #include <vector>
 
 #include "arena.hpp"
-#include "megamla/types.h"
+#include "megamla/megamla.hpp"
+#include "op_views.hpp"
 
 namespace megamla::bench {
 
 struct Ceilings {
-  std::string gemm;       // "onednn_bf16"
-  double gemm_flops = 0;  // per second, all threads, 2048^3
+  std::string gemm;       // what gemm_flops is the rate of
+  double gemm_flops = 0;  // per second. CPU: all threads, 2048^3; GPU: the tensor cores at the highest clock
   double copy_bytes = 0;  // per second, read plus written
 };
 Ceilings measure_ceilings(const megamla_exec& exec);
@@ -34,6 +37,8 @@ struct Options {
   std::vector<std::string> cases{"wo_a", "wo_b", "wq_b"};
   int repeats = 7;
   megamla_exec exec;
+
+  megamla_device device() const { return static_cast<megamla_device>(exec.device); }
 };
 
 struct Row {            // NOLINT(bugprone-exception-escape): json's move may throw in principle
@@ -47,8 +52,10 @@ struct Row {            // NOLINT(bugprone-exception-escape): json's move may th
   double median() const { return seconds[seconds.size() / 2]; }
 };
 
-// Times call(i) for i = 0 .. repeats (the first is warm-up). `call` picks the i-th set of inputs.
-std::vector<double> time_calls(int repeats, const std::function<void(int)>& call);
+// How many sets of inputs a loop goes through, of which one call reads `bytes` bytes that must be cold.
+int input_sets(const Options& options, double bytes);
+// Seconds per call, ascending; call(i) runs on set i of `sets`. On the GPU each call runs once before it is recorded.
+std::vector<double> time_calls(const Options& options, int sets, const std::function<void(int)>& call);
 
 using Emit = std::function<void(Row)>;
 void bench_decode_attention(const Options& options, const Emit& emit);
@@ -59,8 +66,20 @@ void bench_kv_gather(const Options& options, const Emit& emit);
 void bench_index_ops(const Options& options, const std::string& op, const Emit& emit);
 void bench_layer_step(const Options& options, const Emit& emit);
 
-// Throws app::InputError with the library's message unless a call succeeded.
+// Throw app::InputError with the library's message unless a call succeeded.
 void check(megamla_status status);
+void check(const api::Result& result);
+// Runs an op on buffers of the arena.
+template <class Params>
+void run_op(app::Arena& arena, const Params& params, const megamla_exec& exec) {
+  check(api::run(app::placed(params, arena), app::placed(exec, arena)));
+}
+template <class Params>
+const char* implementation(const Params& params, const megamla_exec& exec) {
+  const char* name = nullptr;
+  check(api::implementation(params, static_cast<megamla_device>(exec.device), &name));
+  return name;
+}
 // Gives `exec` a workspace of the size that an op asks for.
 void take_workspace(app::Arena& arena, megamla_exec& exec,
                     megamla_status (*query)(const megamla_limits*, megamla_device, int64_t*), megamla_limits limits);
@@ -71,5 +90,7 @@ void fill_e4m3(void* memory, int64_t bytes, uint64_t seed);
 void fill_bf16(void* memory, int64_t count, uint64_t seed);
 
 constexpr int64_t kColdBytes = int64_t{240} << 20;
+// Bytes of a pool whose slots are read at random: on the GPU far more than its L2 holds.
+int64_t pool_bytes(const Options& options);
 
 }  // namespace megamla::bench

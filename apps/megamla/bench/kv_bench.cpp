@@ -19,7 +19,7 @@ namespace {
 constexpr int64_t kDims = 512;
 constexpr int64_t kPage = 64;
 
-// A pool with room for the rows of every repetition, and for at least kColdBytes.
+// A pool with room for `rows` rows, and for at least kColdBytes.
 megamla_kv_cache make_pool(app::Arena& arena, const std::string& name, int64_t rows) {
   megamla_kv_cache c{};
   const megamla_kv_format kind = check::kv_format(name);
@@ -33,11 +33,16 @@ megamla_kv_cache make_pool(app::Arena& arena, const std::string& name, int64_t r
   return c;
 }
 
-std::vector<int32_t> shuffled_pages(int64_t count, std::mt19937_64& random) {
+std::vector<int32_t> shuffled_pages(int64_t count) {
+  std::mt19937_64 random(3);
   std::vector<int32_t> pages(static_cast<size_t>(count));
   std::iota(pages.begin(), pages.end(), 0);
   std::shuffle(pages.begin(), pages.end(), random);
   return pages;
+}
+
+double record_bytes(const std::string& format_name) {
+  return static_cast<double>(format::record_bytes(check::kv_format(format_name)));
 }
 
 }  // namespace
@@ -45,8 +50,8 @@ std::vector<int32_t> shuffled_pages(int64_t count, std::mt19937_64& random) {
 void bench_kv_insert(const Options& o, const Emit& emit) {
   for (const std::string& format_name : {o.window_format, o.topk_format}) {
     for (const int64_t tokens : o.tokens) {
-      app::Arena arena;
-      std::mt19937_64 random(3);
+      app::Arena arena(o.device());
+      const int sets = input_sets(o, static_cast<double>(tokens) * record_bytes(format_name));
       megamla_kv_insert_params p;
       megamla_kv_insert_init(&p);
       p.latent = arena.tensor(MEGAMLA_BF16, {tokens, kDims});
@@ -55,27 +60,22 @@ void bench_kv_insert(const Options& o, const Emit& emit) {
       p.cos_sin = arena.tensor(MEGAMLA_F32, {4096, 64});
       std::fill_n(data<float>(p.cos_sin), 4096 * 64, 0.70710678F);
       for (int64_t t = 0; t < tokens; ++t) at<int64_t>(p.positions, t) = t % 4096;
-      p.cache = make_pool(arena, format_name, tokens);
+      p.cache = make_pool(arena, format_name, sets * tokens);
       p.writer = format_name == o.window_format ? MEGAMLA_WRITER_WINDOW : MEGAMLA_WRITER_COMPRESSED;
       p.compress_ratio = 1;
-      std::vector<megamla_tensor> slots;
-      for (int i = 0; i <= o.repeats; ++i) {
-        const std::vector<int32_t> pages = shuffled_pages(p.cache.num_pages, random);
-        slots.push_back(arena.tensor(MEGAMLA_I64, {tokens}));
-        for (int64_t t = 0; t < tokens; ++t)
-          at<int64_t>(slots.back(), t) = pages[static_cast<size_t>(t / kPage)] * kPage + t % kPage;
-      }
-      p.slot_mapping = slots[0];
-      const char* name = nullptr;
-      check(megamla_kv_insert_implementation(&p, static_cast<megamla_device>(o.exec.device), &name));
+      // Set i takes the rows behind those of set i - 1, in pages that lie anywhere.
+      const megamla_tensor slots = arena.tensor(MEGAMLA_I64, {sets * tokens});
+      const std::vector<int32_t> pages = shuffled_pages(p.cache.num_pages);
+      for (int64_t i = 0; i < sets * tokens; ++i)
+        at<int64_t>(slots, i) = pages[static_cast<size_t>(i / kPage)] * kPage + i % kPage;
+      p.slot_mapping = slice(slots, 0, tokens);
       Row row;
       row.cell = {{"op", "kv_insert"}, {"tokens", tokens}, {"format", format_name}};
-      row.implementation = name;
-      row.bytes = static_cast<double>(
-          tokens * (kDims * 2 + format::record_bytes(static_cast<megamla_kv_format>(p.cache.format))));
-      row.seconds = time_calls(o.repeats, [&](int i) {
-        p.slot_mapping = slots[static_cast<size_t>(i)];
-        check(megamla_kv_insert(&p, &o.exec));
+      row.implementation = implementation(p, o.exec);
+      row.bytes = static_cast<double>(tokens) * (kDims * 2 + record_bytes(format_name));
+      row.seconds = time_calls(o, sets, [&](int i) {
+        p.slot_mapping = slice(slots, i * tokens, (i + 1) * tokens);
+        run_op(arena, p, o.exec);
       });
       emit(std::move(row));
     }
@@ -85,43 +85,38 @@ void bench_kv_insert(const Options& o, const Emit& emit) {
 void bench_kv_gather(const Options& o, const Emit& emit) {
   for (const std::string& format_name : {o.window_format, o.topk_format}) {
     for (const int64_t tokens : o.tokens) {
-      app::Arena arena;
-      std::mt19937_64 random(3);
+      app::Arena arena(o.device());
+      const int sets = input_sets(o, static_cast<double>(tokens) * record_bytes(format_name));
+      const int64_t columns = (tokens + kPage - 1) / kPage;
       megamla_kv_gather_params p;
       megamla_kv_gather_init(&p);
-      p.cache = make_pool(arena, format_name, tokens);
+      p.cache = make_pool(arena, format_name, sets * columns * kPage);
       p.seq_lens = arena.tensor(MEGAMLA_I32, {1});
       at<int32_t>(p.seq_lens, 0) = static_cast<int32_t>(tokens);
-      const int64_t columns = (tokens + kPage - 1) / kPage;
-      std::vector<megamla_tensor> tables;
-      for (int i = 0; i <= o.repeats; ++i) {
-        const std::vector<int32_t> pages = shuffled_pages(p.cache.num_pages, random);
-        tables.push_back(arena.tensor(MEGAMLA_I32, {1, columns}));
-        std::copy_n(pages.begin(), columns, data<int32_t>(tables.back()));
-      }
-      p.block_table = tables[0];
+      const megamla_tensor tables = arena.tensor(MEGAMLA_I32, {sets, columns});
+      std::copy_n(shuffled_pages(p.cache.num_pages).begin(), sets * columns, data<int32_t>(tables));
+      p.block_table = slice(tables, 0, 1);
       p.out = arena.tensor(MEGAMLA_BF16, {1, tokens, kDims});
-      const char* name = nullptr;
-      check(megamla_kv_gather_implementation(&p, static_cast<megamla_device>(o.exec.device), &name));
       Row row;
       row.cell = {{"op", "kv_gather"}, {"tokens", tokens}, {"format", format_name}};
-      row.implementation = name;
-      row.bytes = static_cast<double>(
-          tokens * (kDims * 2 + format::record_bytes(static_cast<megamla_kv_format>(p.cache.format))));
-      row.seconds = time_calls(o.repeats, [&](int i) {
-        p.block_table = tables[static_cast<size_t>(i)];
-        check(megamla_kv_gather(&p, &o.exec));
+      row.implementation = implementation(p, o.exec);
+      row.bytes = static_cast<double>(tokens) * (kDims * 2 + record_bytes(format_name));
+      row.seconds = time_calls(o, sets, [&](int i) {
+        p.block_table = slice(tables, i, i + 1);
+        run_op(arena, p, o.exec);
       });
       emit(std::move(row));
     }
   }
 }
 
+// The indexer and the scheduler have just written what these ops read: the inputs are warm, one set of them serves all.
 void bench_index_ops(const Options& o, const std::string& op, const Emit& emit) {
+  constexpr int kCalls = 64;  // of one timing on the GPU
   constexpr int64_t kTopk = 512;
   constexpr int64_t kSeqLen = 4096;
   for (const int64_t n : o.tokens) {
-    app::Arena arena;
+    app::Arena arena(o.device());
     const auto i32 = [&](std::initializer_list<int64_t> shape) { return arena.tensor(MEGAMLA_I32, shape); };
     const megamla_tensor table = i32({n, kSeqLen / 32});
     const megamla_tensor starts = i32({n + 1});
@@ -140,8 +135,6 @@ void bench_index_ops(const Options& o, const std::string& op, const Emit& emit) 
     }
     Row row;
     row.cell = {{"op", op}, {"tokens", n}};
-    const char* name = nullptr;
-    const auto device = static_cast<megamla_device>(o.exec.device);
     if (op == "topk_to_slots") {
       megamla_topk_to_slots_params p;
       megamla_topk_to_slots_init(&p);
@@ -151,9 +144,9 @@ void bench_index_ops(const Options& o, const std::string& op, const Emit& emit) 
       p.slots_per_page = 64;
       p.slots = i32({n, kTopk});
       p.lens = i32({n});
-      check(megamla_topk_to_slots_implementation(&p, device, &name));
+      row.implementation = implementation(p, o.exec);
       row.bytes = static_cast<double>(n * kTopk * 8);
-      row.seconds = time_calls(o.repeats, [&](int) { check(megamla_topk_to_slots(&p, &o.exec)); });
+      row.seconds = time_calls(o, kCalls, [&](int) { run_op(arena, p, o.exec); });
     } else if (op == "combine_topk_swa") {
       megamla_combine_topk_swa_params p;
       megamla_combine_topk_swa_init(&p);
@@ -167,9 +160,9 @@ void bench_index_ops(const Options& o, const std::string& op, const Emit& emit) 
       p.m = kSeqLen + 128;
       p.indices = i32({n, format::round_up(kTopk + 128, 128)});
       p.lens = i32({n});
-      check(megamla_combine_topk_swa_implementation(&p, device, &name));
+      row.implementation = implementation(p, o.exec);
       row.bytes = static_cast<double>(n * (kTopk * 8 + 128 * 4));
-      row.seconds = time_calls(o.repeats, [&](int) { check(megamla_combine_topk_swa(&p, &o.exec)); });
+      row.seconds = time_calls(o, kCalls, [&](int) { run_op(arena, p, o.exec); });
     } else {
       megamla_swa_metadata_params p;
       megamla_swa_metadata_init(&p);
@@ -186,11 +179,10 @@ void bench_index_ops(const Options& o, const std::string& op, const Emit& emit) 
       p.decode_swa_indices = i32({n, 128});
       p.decode_swa_lens = i32({n});
       p.prefill_gather_lens = i32({0});
-      check(megamla_swa_metadata_implementation(&p, device, &name));
+      row.implementation = implementation(p, o.exec);
       row.bytes = static_cast<double>(n * (128 * 4 + 16));
-      row.seconds = time_calls(o.repeats, [&](int) { check(megamla_swa_metadata(&p, &o.exec)); });
+      row.seconds = time_calls(o, kCalls, [&](int) { run_op(arena, p, o.exec); });
     }
-    row.implementation = name;
     emit(std::move(row));
   }
 }

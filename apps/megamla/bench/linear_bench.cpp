@@ -29,7 +29,7 @@ const Shape& find_shape(const std::string& name) {
 }
 
 void bench_shape(const Options& o, const Shape& s, const Emit& emit) {
-  app::Arena weights;
+  app::Arena weights(o.device());
   const int64_t scale_rows = s.kind == MEGAMLA_LINEAR_WEIGHT_ROW_32 ? s.out : s.out / 32;
   const int64_t sets = std::max<int64_t>(2, kColdBytes / (s.groups * s.in * s.out) + 1);
   std::vector<megamla_tensor> weight;
@@ -40,7 +40,7 @@ void bench_shape(const Options& o, const Shape& s, const Emit& emit) {
     scale.push_back(weights.tensor(MEGAMLA_F8_E8M0, {s.groups, scale_rows, s.in / 32}, 115));
   }
   for (const int64_t tokens : o.tokens) {
-    app::Arena arena;
+    app::Arena arena(weights);
     megamla_exec exec = o.exec;
     megamla_block_scaled_linear_params p;
     megamla_block_scaled_linear_init(&p);
@@ -67,18 +67,16 @@ void bench_shape(const Options& o, const Shape& s, const Emit& emit) {
     limits.in_features = s.in;
     limits.out_features = s.out;
     take_workspace(arena, exec, megamla_block_scaled_linear_workspace_size, limits);
-    const char* name = nullptr;
-    check(megamla_block_scaled_linear_implementation(&p, static_cast<megamla_device>(exec.device), &name));
     Row row;
     row.cell = {{"op", "block_scaled_linear"}, {"case", s.name}, {"tokens", tokens}};
-    row.implementation = name;
+    row.implementation = implementation(p, exec);
     const auto elements = static_cast<double>(s.groups * s.in * s.out);
     row.flops = 2.0 * static_cast<double>(tokens) * elements;
     row.bytes = elements * (1 + 1.0 / 32) + static_cast<double>(tokens * s.groups * (s.in + s.out) * 2);
-    row.seconds = time_calls(o.repeats, [&](int i) {
-      p.weight = weight[static_cast<size_t>(i % sets)];
-      p.weight_scale = scale[static_cast<size_t>(i % sets)];
-      check(megamla_block_scaled_linear(&p, &exec));
+    row.seconds = time_calls(o, static_cast<int>(sets), [&](int i) {
+      p.weight = weight[static_cast<size_t>(i)];
+      p.weight_scale = scale[static_cast<size_t>(i)];
+      run_op(arena, p, exec);
     });
     emit(std::move(row));
   }

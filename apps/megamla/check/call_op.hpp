@@ -1,8 +1,9 @@
-// Runs an op of a case and remembers which implementation did.
+// Runs an op of a case where its device is, and remembers which implementation did.
 #pragma once
 
 #include "check/case.hpp"
 #include "megamla/megamla.hpp"
+#include "op_views.hpp"
 
 namespace megamla::check {
 
@@ -15,8 +16,11 @@ void call_op(Run& run, const Params& p) {
   const char* name = nullptr;
   expect_ok(api::implementation(p, run.device(), &name));
   run.verdict.used(name);
-  expect_ok(api::run(p, run.exec));
-  run.arena().synchronise();
+  const Params call = app::placed(p, run.arena());
+  const megamla_exec exec = app::placed(run.exec, run.arena());
+  run.arena().upload();
+  expect_ok(api::run(call, exec));
+  run.arena().download();
 }
 
 // Gives run.exec exactly the workspace that an op asks for.

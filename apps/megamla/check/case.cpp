@@ -37,14 +37,15 @@ void Case::refuse(const std::string& what, const std::string& expected, const st
   throw CaseError(fmt::format("{}: {}: expected {}, found {}", file_.path(), what, expected, found));
 }
 
-megamla_tensor Case::copy(const std::string& name) {
+megamla_tensor Case::copy(const std::string& name, app::Arena& arena) {
   Result<megamla_tensor> view = file_.view(name);
   if (!view.ok()) throw CaseError(view.status().message());
   megamla_tensor t = view.value();
   const int64_t size = file_.find(name)->bytes;
-  void* block = arena_.bytes(size);
+  void* block = arena.bytes(size);
   if (size > 0) std::memcpy(block, t.data, static_cast<size_t>(size));
   t.data = block;
+  t.cuda_device = arena.cuda_device();
   return t;
 }
 
@@ -59,11 +60,7 @@ void Case::require_shape(const std::string& name, const megamla_tensor& t, megam
   if (!same) refuse(name, shape_text(dtype, shape), describe(t));
 }
 
-megamla_tensor Case::input(const std::string& name) {
-  megamla_tensor t = copy(name);
-  t.cuda_device = arena_.cuda_device();
-  return t;
-}
+megamla_tensor Case::input(const std::string& name) { return copy(name, arena_); }
 
 megamla_tensor Case::input(const std::string& name, megamla_dtype dtype, std::initializer_list<int64_t> shape) {
   const megamla_tensor t = input(name);
@@ -72,7 +69,7 @@ megamla_tensor Case::input(const std::string& name, megamla_dtype dtype, std::in
 }
 
 megamla_tensor Case::expected(const std::string& name, megamla_dtype dtype, std::initializer_list<int64_t> shape) {
-  const megamla_tensor t = copy(name);
+  const megamla_tensor t = copy(name, expected_);
   require_shape(name, t, dtype, shape);
   return t;
 }

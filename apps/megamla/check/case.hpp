@@ -24,12 +24,13 @@ class CaseError : public std::runtime_error {
 
 class Case {
  public:
-  explicit Case(const io::SafetensorsFile& file) : file_(file) {}
+  // `device`: of the ops that the inputs are for.
+  Case(const io::SafetensorsFile& file, megamla_device device) : file_(file), arena_(device, kMemoryLimit) {}
 
   static constexpr int64_t kAny = -1;  // in a shape: any extent
 
   bool has(const std::string& name) const { return file_.find(name) != nullptr; }
-  // An aligned copy where the device reads it, whatever its shape: the op itself checks what it is given.
+  // An aligned copy for an op, whatever its shape: the op itself checks what it is given.
   megamla_tensor input(const std::string& name);
   // An absent tensor where the file has none.
   megamla_tensor optional_input(const std::string& name) { return has(name) ? input(name) : megamla_tensor{}; }
@@ -49,14 +50,15 @@ class Case {
   app::Arena& arena() { return arena_; }
 
  private:
-  megamla_tensor copy(const std::string& name);
+  megamla_tensor copy(const std::string& name, app::Arena& arena);
   void require_shape(const std::string& name, const megamla_tensor& t, megamla_dtype dtype,
                      std::initializer_list<int64_t> shape) const;
 
   static constexpr int64_t kMemoryLimit = int64_t{4} << 30;  // no case needs it: a larger size is a corrupt one
 
   const io::SafetensorsFile& file_;
-  app::Arena arena_{kMemoryLimit};
+  app::Arena arena_;
+  app::Arena expected_{MEGAMLA_DEVICE_CPU, kMemoryLimit};
 };
 
 struct Run {

@@ -11,7 +11,7 @@ namespace {
 void run_case(const std::string& path, const megamla_exec& exec, Report& report) {
   Result<io::SafetensorsFile> file = io::SafetensorsFile::open(path);
   if (!file.ok()) throw CaseError(file.status().message());
-  Case golden(file.value());
+  Case golden(file.value(), static_cast<megamla_device>(exec.device));
   report.op = golden.text("op");
   const Runner runner = find_runner(report.op);
   if (runner == nullptr) golden.refuse("metadata 'op'", "an op that this program knows", "'" + report.op + "'");

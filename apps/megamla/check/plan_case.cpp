@@ -50,7 +50,8 @@ void run_compressed_slot_mapping(Run& run) {
   const megamla_tensor starts = g.expected("in.query_start_loc", MEGAMLA_I32, {Case::kAny});
   const megamla_tensor lens = g.expected("in.seq_lens", MEGAMLA_I32, {Case::kAny});
   const megamla_tensor table = g.expected("in.block_table", MEGAMLA_I32, {Case::kAny, Case::kAny});
-  const megamla_tensor slots = output_like(run, "out.slot_mapping", MEGAMLA_I64, {Case::kAny});
+  megamla_tensor slots = output_like(run, "out.slot_mapping", MEGAMLA_I64, {Case::kAny});
+  slots.cuda_device = -1;
   run.verdict.used(kName);
   expect_ok(megamla_compressed_slot_mapping(&starts, &lens, &table, g.integer("states_per_page"), &slots));
   compare_equal(run, "out.slot_mapping", slots);

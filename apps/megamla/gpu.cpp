@@ -1,0 +1,200 @@
+#include "gpu.hpp"
+
+#include "command.hpp"
+
+#if MEGAMLA_HAVE_CUDA
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "cuda/launch.hpp"
+#include "nvml.hpp"
+
+namespace megamla::app::gpu {
+namespace {
+
+void check(const char* call, cudaError_t error) {
+  if (error != cudaSuccess) throw InputError(cuda::failed("cuda", call, error).message());
+}
+
+std::vector<int>& clocks_under_load() {
+  static std::vector<int> samples;
+  return samples;
+}
+
+// Reads the clock until all work so far is done.
+void watch_clock(cudaEvent_t done) {
+  cudaError_t state = cudaErrorNotReady;
+  while ((state = cudaEventQuery(done)) == cudaErrorNotReady) {
+    const int mhz = sm_clock_mhz();
+    // Read while the work was still running.
+    if (mhz > 0 && cudaEventQuery(done) == cudaErrorNotReady) clocks_under_load().push_back(mhz);
+  }
+  check("cudaEventQuery", state);
+}
+
+struct Event {
+  Event() { check("cudaEventCreate", cudaEventCreate(&event)); }
+  ~Event() { (void)cudaEventDestroy(event); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  cudaEvent_t event = nullptr;
+};
+
+class Graph {
+ public:
+  explicit Graph(const std::function<void()>& record) {
+    check("cudaStreamBeginCapture", cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal));
+    try {
+      record();
+    } catch (...) {
+      (void)cudaStreamEndCapture(stream(), &graph_);
+      destroy();
+      throw;
+    }
+    check("cudaStreamEndCapture", cudaStreamEndCapture(stream(), &graph_));
+    const cudaError_t error = cudaGraphInstantiate(&executable_, graph_, 0);
+    if (error != cudaSuccess) destroy();
+    check("cudaGraphInstantiate", error);
+  }
+  ~Graph() { destroy(); }
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  void replay() const { check("cudaGraphLaunch", cudaGraphLaunch(executable_, stream())); }
+
+ private:
+  void destroy() {
+    if (executable_ != nullptr) (void)cudaGraphExecDestroy(executable_);
+    if (graph_ != nullptr) (void)cudaGraphDestroy(graph_);
+  }
+  cudaGraph_t graph_ = nullptr;
+  cudaGraphExec_t executable_ = nullptr;
+};
+
+}  // namespace
+
+void require() {
+  const Status status = cuda::check_device("--device cuda", kDevice);
+  if (!status.ok()) throw InputError(status.message());
+  check("cudaSetDevice", cudaSetDevice(kDevice));
+}
+
+CUstream_st* stream() {
+  static cudaStream_t the_stream = [] {
+    cudaStream_t made = nullptr;
+    check("cudaStreamCreate", cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking));
+    return made;
+  }();
+  return the_stream;
+}
+
+void synchronise() { check("cudaStreamSynchronize", cudaStreamSynchronize(stream())); }
+
+void* allocate(int64_t bytes) {
+  void* memory = nullptr;
+  const cudaError_t error = cudaMalloc(&memory, static_cast<size_t>(std::max<int64_t>(bytes, 1)));
+  check(fmt::format("cudaMalloc of {} bytes", bytes).c_str(), error);
+  return memory;
+}
+
+void release(void* memory) noexcept { (void)cudaFree(memory); }
+
+void upload(void* to, const void* from, int64_t bytes) {
+  check("cudaMemcpyAsync", cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, stream()));
+  synchronise();
+}
+
+void download(void* to, const void* from, int64_t bytes) {
+  check("cudaMemcpyAsync", cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost, stream()));
+  synchronise();
+}
+
+std::vector<double> time_graph(int repeats, const std::function<void()>& record) {
+  const Graph graph(record);
+  graph.replay();
+  synchronise();
+  std::vector<Event> events(static_cast<size_t>(repeats) + 1);
+  check("cudaEventRecord", cudaEventRecord(events[0].event, stream()));
+  for (size_t i = 1; i < events.size(); ++i) {
+    graph.replay();
+    check("cudaEventRecord", cudaEventRecord(events[i].event, stream()));
+  }
+  watch_clock(events.back().event);
+  std::vector<double> seconds;
+  for (size_t i = 1; i < events.size(); ++i) {
+    float milliseconds = 0;
+    check("cudaEventElapsedTime", cudaEventElapsedTime(&milliseconds, events[i - 1].event, events[i].event));
+    seconds.push_back(milliseconds * 1e-3);
+  }
+  std::sort(seconds.begin(), seconds.end());
+  return seconds;
+}
+
+double copy_bandwidth() {
+  constexpr int64_t kBytes = int64_t{1} << 30;
+  const std::unique_ptr<void, decltype(&release)> from(allocate(kBytes), release);
+  const std::unique_ptr<void, decltype(&release)> to(allocate(kBytes), release);
+  const std::vector<double> seconds = time_graph(5, [&] {
+    check("cudaMemcpyAsync", cudaMemcpyAsync(to.get(), from.get(), kBytes, cudaMemcpyDeviceToDevice, stream()));
+  });
+  return 2.0 * kBytes / seconds.front();
+}
+
+Card card() {
+  cudaDeviceProp properties{};
+  check("cudaGetDeviceProperties", cudaGetDeviceProperties(&properties, kDevice));
+  int kilohertz = 0;
+  check("cudaDeviceGetAttribute", cudaDeviceGetAttribute(&kilohertz, cudaDevAttrClockRate, kDevice));
+  int runtime = 0;
+  check("cudaRuntimeGetVersion", cudaRuntimeGetVersion(&runtime));
+  return {properties.name, nvml::driver_version(), fmt::format("{}.{}", runtime / 1000, runtime % 1000 / 10),
+          properties.multiProcessorCount, kilohertz * 1e3};
+}
+
+int sm_clock_mhz() {
+  static const std::string bus_id = [] {
+    char text[32] = {};
+    check("cudaDeviceGetPCIBusId", cudaDeviceGetPCIBusId(text, sizeof(text), kDevice));
+    return std::string(text);
+  }();
+  return nvml::sm_clock_mhz(bus_id);
+}
+
+int sm_clock_mhz_under_load() {
+  std::vector<int>& samples = clocks_under_load();
+  if (samples.empty()) return 0;
+  const auto middle = samples.begin() + static_cast<std::ptrdiff_t>(samples.size() / 2);
+  std::nth_element(samples.begin(), middle, samples.end());
+  return *middle;
+}
+
+}  // namespace megamla::app::gpu
+
+#else
+
+namespace megamla::app::gpu {
+namespace {
+[[noreturn]] void refuse() {
+  throw InputError("--device cuda: expected a build with GPU kernels, got one without (MEGAMLA_CUDA=OFF, or no nvcc)");
+}
+}  // namespace
+
+void require() { refuse(); }
+CUstream_st* stream() { refuse(); }
+void synchronise() { refuse(); }
+void* allocate(int64_t) { refuse(); }
+void release(void*) noexcept {}
+void upload(void*, const void*, int64_t) { refuse(); }
+void download(void*, const void*, int64_t) { refuse(); }
+std::vector<double> time_graph(int, const std::function<void()>&) { refuse(); }
+double copy_bandwidth() { refuse(); }
+Card card() { refuse(); }
+int sm_clock_mhz() { refuse(); }
+int sm_clock_mhz_under_load() { refuse(); }
+
+}  // namespace megamla::app::gpu
+
+#endif

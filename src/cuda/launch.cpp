@@ -1,0 +1,80 @@
+#include "cuda/launch.hpp"
+
+#include <string>
+#include <vector>
+
+namespace megamla::cuda {
+namespace {
+
+struct Device {
+  std::string name;
+  int major = 0;
+  int minor = 0;
+  int multiprocessors = 0;
+};
+
+struct Devices {
+  cudaError_t error = cudaSuccess;
+  std::vector<Device> list;
+};
+
+Devices find_devices() {
+  Devices found;
+  int count = 0;
+  found.error = cudaGetDeviceCount(&count);
+  for (int i = 0; i < count && found.error == cudaSuccess; ++i) {
+    cudaDeviceProp properties{};
+    found.error = cudaGetDeviceProperties(&properties, i);
+    found.list.push_back({properties.name, properties.major, properties.minor, properties.multiProcessorCount});
+  }
+  if (found.error != cudaSuccess) (void)cudaGetLastError();
+  return found;
+}
+
+// Asked for once: a process's devices do not change.
+const Devices& devices() {
+  static const Devices found = find_devices();
+  return found;
+}
+
+}  // namespace
+
+Status failed(const char* op, const char* call, cudaError_t error) {
+  (void)cudaGetLastError();
+  return runtime_error("{}: {}: {} ({})", op, call, cudaGetErrorName(error), cudaGetErrorString(error));
+}
+
+Status check_device(const char* op, int32_t device) {
+  constexpr const char* kWanted = "a GPU of compute capability 9.0 (H100, H200, H20)";
+  const Devices& found = devices();
+  if (found.error != cudaSuccess)
+    return unsupported("{}: device: expected {}, got none ({})", op, kWanted, cudaGetErrorString(found.error));
+  const auto count = static_cast<int32_t>(found.list.size());
+  if (device < 0 || device >= count)
+    return unsupported("{}: device: expected one of the {} CUDA devices, got device {}", op, count, device);
+  const Device& d = found.list[static_cast<size_t>(device)];
+  if (d.major != 9 || d.minor != 0) {
+    return unsupported("{}: device: expected {}, got device {} of compute capability {}.{} ({})", op, kWanted, device,
+                       d.major, d.minor, d.name);
+  }
+  return {};
+}
+
+int multiprocessors(int32_t device) { return devices().list[static_cast<size_t>(device)].multiprocessors; }
+
+DeviceGuard::DeviceGuard(const char* op, int32_t device) {
+  if (device < 0) return;
+  int current = 0;
+  cudaError_t error = cudaGetDevice(&current);
+  if (error == cudaSuccess && current != device) {
+    error = cudaSetDevice(device);
+    if (error == cudaSuccess) previous_ = current;
+  }
+  if (error != cudaSuccess) status_ = failed(op, "cudaSetDevice", error);
+}
+
+DeviceGuard::~DeviceGuard() {
+  if (previous_ >= 0) (void)cudaSetDevice(previous_);
+}
+
+}  // namespace megamla::cuda
