@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# Checks and measures a bundle (scripts/bundle.sh) on an H200. Usage, in the bundle's folder:
+#   ./run.sh [--check] [--sanitize] [--bench] GOLDEN_DIR OUT_DIR
+# No flag: all three. Records go to OUT_DIR, one JSON a part; the tables come last. Exit 1 if something failed.
+set -uo pipefail
+here=$(dirname "$(readlink -f "$0")")
+parts=()
+while [[ ${1:-} == --* ]]; do parts+=("${1#--}"); shift; done
+[[ ${#parts[@]} -gt 0 ]] || parts=(check sanitize bench)
+golden=$(readlink -f "${1:?GOLDEN_DIR}")
+mkdir -p "${2:?OUT_DIR}" && out=$(readlink -f "$2")
+commit=$(cat "$here/COMMIT")
+failures=()
+
+wanted() { [[ " ${parts[*]} " == *" $1 "* ]]; }
+# step NAME COMMAND...: the output goes to OUT_DIR/NAME.txt.
+step() {
+  local name=$1 begin=$SECONDS
+  shift
+  if "$@" >"$out/$name.txt" 2>"$out/$name.log"; then
+    echo "ok      $name ($((SECONDS - begin)) s)"
+  else
+    echo "FAILED  $name ($((SECONDS - begin)) s): $(tail -n 1 "$out/$name.log")"
+    failures+=("$name")
+  fi
+}
+gpu_tests() { find "$here" -maxdepth 1 -name '*_test' | sort; }
+bench() {
+  local name=$1
+  shift
+  step "$name" "$here/megamla" bench "$@" --device cuda --commit "$commit" --json "$out/$name.json"
+}
+
+step doctor "$here/megamla" doctor --json "$out/doctor.json"
+if wanted check; then
+  step check "$here/megamla" check --device cuda --json "$out/check.json" "$golden"
+  for test in $(gpu_tests); do step "$(basename "$test")" "$test"; done
+fi
+
+if wanted sanitize; then
+  if command -v compute-sanitizer >/dev/null; then
+    # Small cases: a sanitizer slows kernels down a hundredfold.
+    mapfile -t small < <(find "$golden" -name '*.safetensors' -size -2048k -not -name 'layer__*' | sort)
+    for tool in memcheck racecheck; do
+      step "sanitizer_$tool" compute-sanitizer --tool "$tool" --target-processes all --error-exitcode 9 \
+        "$here/megamla" check --device cuda "${small[@]}"
+    done
+  else
+    echo "skipped sanitize: no compute-sanitizer on PATH"
+  fi
+fi
+
+if wanted bench; then
+  tokens=1,3,8,17,32,48,64,100,128,133,200,256,512,1024
+  bench decode_fp8_528_nvfp4_288 decode_attention --heads 64,32,16,8 --topk 512 --tokens $tokens
+  bench decode_fp8_584 decode_attention --heads 64,8 --topk 512 --tokens $tokens \
+    --window-format fp8_584 --topk-format fp8_584
+  bench decode_fp8_584_1024 decode_attention --heads 128 --topk 1024 --tokens $tokens \
+    --window-format fp8_584 --topk-format fp8_584
+  bench decode_odd_widths decode_attention --heads 64,8 --topk 133,500,1024 --tokens 1,32,128
+  bench prefill_gathered prefill_attention --heads 64,16 --topk 512 --tokens 4096
+  bench prefill_gathered_128 prefill_attention --heads 128 --topk 1024 --tokens 4096
+  bench linear block_scaled_linear --case wo_a,wo_b,wq_b --tokens 1,16,128,512,4096
+  bench kv kv_insert kv_gather --tokens 128,4096,65536
+  bench kv_fp8_584 kv_insert kv_gather --tokens 128,4096,65536 --window-format fp8_584 --topk-format fp8_584
+  bench index topk_to_slots combine_topk_swa swa_metadata --tokens 1,128,4096,65536
+  bench layer_step layer_step --heads 64,8 --tokens 128
+fi
+
+echo
+for table in "$out"/*.txt; do
+  name=$(basename "$table" .txt)
+  case $name in
+    doctor|sanitizer_*|*_test) continue ;;
+    check) echo "$name: $(tail -n 1 "$table")" ;;
+    *) echo "$name:"; cat "$table" ;;
+  esac
+done
+echo "${#failures[@]} failed: ${failures[*]-}"
+[[ ${#failures[@]} -eq 0 ]]
