@@ -16,6 +16,9 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
   set_source_files_properties(${avx512_sources} PROPERTIES COMPILE_OPTIONS
                                                            "-Wno-uninitialized;-Wno-maybe-uninitialized")
 endif()
+# Rounded results are part of the contract of the small ops; attention's arithmetic is free (src/cuda/*/).
+file(GLOB small_op_kernels src/cuda/*.cu)
+set_source_files_properties(${small_op_kernels} PROPERTIES COMPILE_OPTIONS "--fmad=false")
 set_target_properties(megamla_objects PROPERTIES C_VISIBILITY_PRESET hidden CXX_VISIBILITY_PRESET hidden
                                                  CUDA_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
 set(MEGAMLA_PRIVATE_LIBRARIES fmt::fmt OpenMP::OpenMP_CXX Threads::Threads

@@ -2,7 +2,9 @@
 // boundary.
 #pragma once
 
+#if !defined(__CUDACC__)
 #include <fmt/format.h>
+#endif
 
 #include <string>
 #include <utility>
@@ -25,6 +27,7 @@ class [[nodiscard]] Status {
   std::string message_;
 };
 
+#if !defined(__CUDACC__)  // nvcc does not take fmt's compile-time checks: a .cu file formats no message
 template <class... Args>
 Status invalid_argument(fmt::format_string<Args...> format, Args&&... args) {
   return {MEGAMLA_INVALID_ARGUMENT, fmt::format(format, std::forward<Args>(args)...)};
@@ -41,6 +44,7 @@ template <class... Args>
 Status runtime_error(fmt::format_string<Args...> format, Args&&... args) {
   return {MEGAMLA_RUNTIME_ERROR, fmt::format(format, std::forward<Args>(args)...)};
 }
+#endif
 
 }  // namespace megamla
 

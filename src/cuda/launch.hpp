@@ -1,8 +1,5 @@
 // The CUDA runtime with one voice: every error becomes a Status that names the op and the call; every launch is
 // checked.
-//
-// A .cu file formats no message of its own: nvcc does not take fmt's compile-time check of format strings. What needs
-// one is a plain function that a .cpp file defines.
 #pragma once
 
 #include <cuda_runtime.h>

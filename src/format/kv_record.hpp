@@ -104,22 +104,35 @@ MEGAMLA_HD constexpr float amax(const float* x, int count) {
   return largest;
 }
 
-// One ue8m0 group of a record. A non-finite value spoils its own group alone: NaN is stored as -448 and does not count
-// for the maximum; an infinity makes the scale byte 255 (NaN), the finite values of the group zeros that keep their
-// sign.
-MEGAMLA_HD constexpr void encode_ue8m0_group(const float* x, int count, uint8_t* data, uint8_t* scale) {
-  const float largest = amax(x, count);
-  if (!is_finite(largest)) {
-    *scale = 0xff;
-    for (int i = 0; i < count; ++i) {
-      data[i] = is_finite(x[i]) ? static_cast<uint8_t>((bit_cast<uint32_t>(x[i]) >> 24) & 0x80u) : uint8_t{0xfe};
-    }
-    return;
-  }
+// The scale of a ue8m0 group of a record, and what its values are multiplied by before they are rounded. A non-finite
+// value spoils its own group alone: NaN is stored as -448 and does not count for the maximum; an infinity makes the
+// scale byte 255 (NaN), the finite values of the group zeros that keep their sign.
+struct Ue8m0Group {
+  uint8_t scale;
+  float factor;
+};
+MEGAMLA_HD constexpr Ue8m0Group ue8m0_group(float largest) {
+  if (!is_finite(largest)) return {0xff, 0};
   const int e = group_exponent(largest > kAmaxFloor ? largest : kAmaxFloor);
-  *scale = static_cast<uint8_t>(e + 127);
-  const float factor = inverse_power_of_two(e);
-  for (int i = 0; i < count; ++i) data[i] = is_nan(x[i]) ? uint8_t{0xfe} : float_to_e4m3(x[i] * factor);
+  return {static_cast<uint8_t>(e + 127), inverse_power_of_two(e)};
+}
+MEGAMLA_HD constexpr uint8_t encode_ue8m0_value(Ue8m0Group group, float x) {
+  if (is_nan(x)) return 0xfe;
+  if (group.scale != 0xff) return float_to_e4m3(x * group.factor);
+  return is_finite(x) ? static_cast<uint8_t>((bit_cast<uint32_t>(x) >> 24) & 0x80u) : uint8_t{0xfe};
+}
+MEGAMLA_HD constexpr void encode_ue8m0_group(const float* x, int count, uint8_t* data, uint8_t* scale) {
+  const Ue8m0Group group = ue8m0_group(amax(x, count));
+  *scale = group.scale;
+  for (int i = 0; i < count; ++i) data[i] = encode_ue8m0_value(group, x[i]);
+}
+
+// The scale code of an nvfp4 group.
+MEGAMLA_HD constexpr uint8_t nvfp4_scale(float largest) {
+  constexpr float kSixth = 1.0F / 6.0F;
+  constexpr float kSmallestScale = 0x1p-9F;
+  const float wanted = largest * kSixth;
+  return float_to_e4m3(wanted < kSmallestScale ? kSmallestScale : wanted > kE4m3Max ? kE4m3Max : wanted);
 }
 
 MEGAMLA_HD inline float ieee_divide(float a, float b) {
@@ -155,12 +168,9 @@ MEGAMLA_HD inline void encode_row(Fp8_584, const float* x, uint8_t* data, uint8_
 }
 
 MEGAMLA_HD inline void encode_row(Nvfp4_288, const float* x, uint8_t* data, uint8_t* scale) {
-  constexpr float kSixth = 1.0F / 6.0F;
-  constexpr float kSmallestScale = 0x1p-9F;
   for (int g = 0; g < Nvfp4_288::kScaleBytes; ++g) {
     const float* values = x + g * Nvfp4_288::kScaleGroup;
-    const float wanted = detail::amax(values, Nvfp4_288::kScaleGroup) * kSixth;
-    scale[g] = float_to_e4m3(wanted < kSmallestScale ? kSmallestScale : wanted > kE4m3Max ? kE4m3Max : wanted);
+    scale[g] = detail::nvfp4_scale(detail::amax(values, Nvfp4_288::kScaleGroup));
     const float divisor = e4m3_to_float(scale[g]);
     for (int i = 0; i < Nvfp4_288::kScaleGroup; i += 2) {
       const uint8_t low = float_to_e2m1(detail::ieee_divide(values[i], divisor));

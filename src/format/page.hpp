@@ -43,12 +43,15 @@ MEGAMLA_HD constexpr PageGeometry page_geometry(const megamla_kv_cache& cache) {
 
 MEGAMLA_HD constexpr int64_t num_slots(const megamla_kv_cache& cache) { return cache.num_pages * cache.page_size; }
 
+// Row `row` of page `page`; both must be within the cache.
+MEGAMLA_HD inline SlotBytes<uint8_t> row_bytes(const megamla_kv_cache& cache, const PageGeometry& geometry,
+                                               int64_t page, int64_t row) {
+  uint8_t* begin = static_cast<uint8_t*>(cache.data) + page * cache.page_stride;
+  return {begin + row * geometry.data_step, begin + geometry.scale_begin + row * geometry.scale_step};
+}
 // `slot` must be in [0, num_slots).
 MEGAMLA_HD inline SlotBytes<uint8_t> slot_bytes(const megamla_kv_cache& cache, int64_t slot) {
-  const PageGeometry page = page_geometry(cache);
-  const int64_t row = slot % cache.page_size;
-  uint8_t* begin = static_cast<uint8_t*>(cache.data) + slot / cache.page_size * cache.page_stride;
-  return {begin + row * page.data_step, begin + page.scale_begin + row * page.scale_step};
+  return row_bytes(cache, page_geometry(cache), slot / cache.page_size, slot % cache.page_size);
 }
 
 }  // namespace megamla::format

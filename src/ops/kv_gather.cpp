@@ -1,6 +1,7 @@
 #include "megamla/kv_gather.h"
 
 #include "cpu/kv_gather.hpp"
+#include "cuda/kv_gather.hpp"
 #include "ops/check_apart.hpp"
 #include "ops/op.hpp"
 #include "reference/kv_gather.hpp"
@@ -31,6 +32,9 @@ int32_t memory_of(const megamla_kv_gather_params& p) { return p.cache.cuda_devic
 constexpr Implementation<megamla_kv_gather_params> kImplementations[] = {
     {"cpu.kv_gather", MEGAMLA_DEVICE_CPU, supports_all, no_workspace, cpu::kv_gather},
     {"reference.kv_gather", MEGAMLA_DEVICE_REFERENCE, supports_all, no_workspace, reference::kv_gather},
+#if MEGAMLA_HAVE_CUDA
+    {"cuda.kv_gather", MEGAMLA_DEVICE_CUDA, supports_all, no_workspace, cuda::kv_gather},
+#endif
 };
 constexpr Op<megamla_kv_gather_params> kOp{"kv_gather", validate, limits_of, memory_of, kImplementations};
 

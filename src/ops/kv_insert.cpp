@@ -1,6 +1,7 @@
 #include "megamla/kv_insert.h"
 
 #include "cpu/kv_insert.hpp"
+#include "cuda/kv_insert.hpp"
 #include "ops/check_apart.hpp"
 #include "ops/op.hpp"
 #include "reference/kv_insert.hpp"
@@ -44,6 +45,9 @@ int32_t memory_of(const megamla_kv_insert_params& p) { return p.cache.cuda_devic
 constexpr Implementation<megamla_kv_insert_params> kImplementations[] = {
     {"cpu.kv_insert", MEGAMLA_DEVICE_CPU, supports_all, no_workspace, cpu::kv_insert},
     {"reference.kv_insert", MEGAMLA_DEVICE_REFERENCE, supports_all, no_workspace, reference::kv_insert},
+#if MEGAMLA_HAVE_CUDA
+    {"cuda.kv_insert", MEGAMLA_DEVICE_CUDA, supports_all, no_workspace, cuda::kv_insert},
+#endif
 };
 constexpr Op<megamla_kv_insert_params> kOp{"kv_insert", validate, limits_of, memory_of, kImplementations};
 

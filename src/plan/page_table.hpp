@@ -18,14 +18,26 @@ struct PageTable {
   int64_t num_pages = kUncheckedPages;  // an entry at or beyond it names no page
 };
 
-// Slot of the request's row `local`, or -1 where no page backs it.
-MEGAMLA_HD constexpr int64_t slot_of(const PageTable& table, int64_t local) {
-  if (local < 0) return -1;
+struct PageRow {
+  int64_t page;  // -1: no page backs the row
+  int64_t row;
+};
+
+// Where the request's row `local` is.
+MEGAMLA_HD constexpr PageRow page_row_of(const PageTable& table, int64_t local) {
+  constexpr PageRow kNone{-1, 0};
+  if (local < 0) return kNone;
   const int64_t column = local / table.page_size;
-  if (column >= table.columns) return -1;
+  if (column >= table.columns) return kNone;
   const int64_t page = table.entries[column];
-  if (page < 0 || page >= table.num_pages) return -1;
-  return page * table.page_size + local % table.page_size;  // page and page_size are below 2^31
+  if (page < 0 || page >= table.num_pages) return kNone;
+  return {page, local % table.page_size};
+}
+
+// The same as a slot, or -1.
+MEGAMLA_HD constexpr int64_t slot_of(const PageTable& table, int64_t local) {
+  const PageRow at = page_row_of(table, local);
+  return at.page < 0 ? -1 : at.page * table.page_size + at.row;  // page and page_size are below 2^31
 }
 
 // The same as the int32 slot id that attention reads; -1 too where the id does not fit.

@@ -1,0 +1,324 @@
+// Records decoded and encoded by the lanes of a warp. Every code and every finite value equals that of
+// format/kv_record.hpp; a NaN that comes out may have other bits than on the CPU.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "format/kv_record.hpp"
+
+namespace megamla::cuda {
+
+constexpr unsigned kFullWarp = 0xffffffffU;
+
+// --- bf16x2: two bf16 in a register, the first in the low half. Subnormals are kept.
+
+__device__ inline uint32_t bf16x2_multiply(uint32_t a, uint32_t b) {
+  uint32_t product;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
+  return product;
+}
+// NaN if either is NaN.
+__device__ inline uint32_t bf16x2_max_nan(uint32_t a, uint32_t b) {
+  uint32_t larger;
+  asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+  return larger;
+}
+// NaN only if both are.
+__device__ inline uint32_t bf16x2_max(uint32_t a, uint32_t b) {
+  uint32_t larger;
+  asm("max.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+  return larger;
+}
+// 0xffff in a half where a > b or either is NaN.
+__device__ inline uint32_t bf16x2_above(uint32_t a, uint32_t b) {
+  uint32_t mask;
+  asm("set.gtu.u32.bf16x2 %0, %1, %2;" : "=r"(mask) : "r"(a), "r"(b));
+  return mask;
+}
+// 0xffff in a half where a >= b or either is NaN.
+__device__ inline uint32_t bf16x2_at_least(uint32_t a, uint32_t b) {
+  uint32_t mask;
+  asm("set.geu.u32.bf16x2 %0, %1, %2;" : "=r"(mask) : "r"(a), "r"(b));
+  return mask;
+}
+__device__ inline uint32_t bf16x2_both(uint32_t bits) { return bits | (bits << 16); }
+__device__ inline float bf16x2_low(uint32_t x) { return __uint_as_float(x << 16); }
+__device__ inline float bf16x2_high(uint32_t x) { return __uint_as_float(x & 0xffff0000U); }
+__device__ inline float max_nan(float a, float b) {
+  float larger;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
+  return larger;
+}
+
+// --- Decoding: 8 dims a lane, so that a warp's stores are 512 bytes in a row. Chunk c is dims 8c .. 8c+7.
+
+constexpr int kChunkDims = 8;
+constexpr int kChunks = format::kHeadDim / kChunkDims;
+
+// Codes 2k and 2k+1 of four e4m3 codes -> bf16x2. Sign, exponent and mantissa go where bf16 has them, which is the
+// value times 2^(7 - 127), subnormals included. NaN codes are the caller's.
+__device__ inline uint32_t e4m3x2_to_bf16x2(uint32_t codes, int k) {
+  constexpr uint32_t kRebias = 0x7b807b80U;  // 2^120
+  const uint32_t high_bytes = __byte_perm(codes, 0, k == 0 ? 0x1404 : 0x3424);
+  return bf16x2_multiply((high_bytes & 0x80008000U) | ((high_bytes >> 4) & 0x07f007f0U), kRebias);
+}
+__device__ inline bool has_e4m3_nan(uint32_t codes) {
+  return (((codes & 0x7f7f7f7fU) + 0x01010101U) & 0x80808080U) != 0;
+}
+
+// Byte k of eight e2m1 codes -> bf16x2, as above (times 2^(1 - 127)).
+__device__ inline uint32_t e2m1x2_to_bf16x2(uint32_t codes, int k) {
+  constexpr uint32_t kRebias = 0x7e807e80U;  // 2^126
+  const uint32_t byte = codes >> (8 * k);
+  const uint32_t halves = (byte & 0xfU) | ((byte & 0xf0U) << 12);
+  return bf16x2_multiply(((halves & 0x00080008U) << 12) | ((halves & 0x00070007U) << 6), kRebias);
+}
+
+// A ue8m0 scale as bf16 bits.
+__device__ inline uint32_t ue8m0_to_bf16_bits(uint32_t byte) {
+  return byte == 0xffU ? 0x7fc0U : byte == 0 ? 0x0040U : byte << 7;
+}
+
+// Eight e4m3 codes times a scale, exact or rounded once where bf16 has no more bits.
+__device__ inline uint4 decode_e4m3_chunk(uint2 codes, uint32_t scale_byte) {
+  if (has_e4m3_nan(codes.x) || has_e4m3_nan(codes.y)) {
+    uint32_t out[4];
+    const float scale = format::ue8m0_to_float(static_cast<uint8_t>(scale_byte));
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t pair = (i < 2 ? codes.x : codes.y) >> (16 * (i % 2));
+      const uint32_t low = format::to_bf16(format::e4m3_to_float(static_cast<uint8_t>(pair)) * scale).bits;
+      const uint32_t high = format::to_bf16(format::e4m3_to_float(static_cast<uint8_t>(pair >> 8)) * scale).bits;
+      out[i] = low | (high << 16);
+    }
+    return {out[0], out[1], out[2], out[3]};
+  }
+  const uint32_t scale = bf16x2_both(ue8m0_to_bf16_bits(scale_byte));
+  return {bf16x2_multiply(e4m3x2_to_bf16x2(codes.x, 0), scale), bf16x2_multiply(e4m3x2_to_bf16x2(codes.x, 1), scale),
+          bf16x2_multiply(e4m3x2_to_bf16x2(codes.y, 0), scale), bf16x2_multiply(e4m3x2_to_bf16x2(codes.y, 1), scale)};
+}
+
+// The bytes of one chunk of a record. `load` and `decode` are apart, so that a warp has many rows in flight.
+template <class Record>
+struct RawChunk;
+
+template <>
+struct RawChunk<format::Fp8_528> {
+  uint2 codes;
+  uint32_t scale;
+
+  __device__ void load(const uint8_t* data, const uint8_t* scales, int chunk) {
+    codes = __ldg(reinterpret_cast<const uint2*>(data) + chunk);
+    scale = __ldg(scales + chunk * kChunkDims / format::Fp8_528::kScaleGroup);
+  }
+  __device__ uint4 decode(int) const { return decode_e4m3_chunk(codes, scale); }
+};
+
+template <>
+struct RawChunk<format::Nvfp4_288> {
+  uint32_t codes;
+  uint32_t scale;
+
+  __device__ void load(const uint8_t* data, const uint8_t* scales, int chunk) {
+    codes = __ldg(reinterpret_cast<const uint32_t*>(data) + chunk);
+    scale = __ldg(scales + chunk * kChunkDims / format::Nvfp4_288::kScaleGroup);
+  }
+  __device__ uint4 decode(int) const {
+    const uint32_t factor = bf16x2_both(format::to_bf16(format::e4m3_to_float(static_cast<uint8_t>(scale))).bits);
+    return {bf16x2_multiply(e2m1x2_to_bf16x2(codes, 0), factor), bf16x2_multiply(e2m1x2_to_bf16x2(codes, 1), factor),
+            bf16x2_multiply(e2m1x2_to_bf16x2(codes, 2), factor), bf16x2_multiply(e2m1x2_to_bf16x2(codes, 3), factor)};
+  }
+};
+
+template <>
+struct RawChunk<format::Fp8_584> {
+  static constexpr int kCodeChunks = format::kNopeDim / kChunkDims;
+  uint4 bytes;  // of e4m3 chunks the first half
+  uint32_t scale;
+
+  __device__ void load(const uint8_t* data, const uint8_t* scales, int chunk) {
+    if (chunk < kCodeChunks) {
+      const uint2 codes = __ldg(reinterpret_cast<const uint2*>(data) + chunk);
+      bytes = {codes.x, codes.y, 0, 0};
+      scale = __ldg(scales + chunk * kChunkDims / format::Fp8_584::kScaleGroup);
+    } else {
+      bytes = __ldg(reinterpret_cast<const uint4*>(data + format::kNopeDim) + (chunk - kCodeChunks));
+      scale = 0;
+    }
+  }
+  __device__ uint4 decode(int chunk) const {
+    return chunk < kCodeChunks ? decode_e4m3_chunk({bytes.x, bytes.y}, scale) : bytes;
+  }
+};
+
+// --- Encoding: 16 dims a lane, part p = dims 16p .. 16p+15 of a row. A scale group of 32 or 64 dims lies in 2 or 4
+// neighbouring lanes, which all lanes of the warp must reach together.
+
+constexpr int kPartDims = 16;
+constexpr int kNopeParts = format::kNopeDim / kPartDims;
+constexpr int kRopeParts = format::kRopeDim / kPartDims;
+
+struct BitsPart {  // bf16 values
+  uint32_t pairs[kPartDims / 2];
+};
+struct FloatPart {
+  float x[kPartDims];
+};
+
+__device__ inline FloatPart widen(const BitsPart& part) {
+  FloatPart wide;
+#pragma unroll
+  for (int i = 0; i < kPartDims / 2; ++i) {
+    wide.x[2 * i] = bf16x2_low(part.pairs[i]);
+    wide.x[2 * i + 1] = bf16x2_high(part.pairs[i]);
+  }
+  return wide;
+}
+
+// max|x| of a part; NaN if one is NaN.
+__device__ inline float amax_nan(const BitsPart& part) {
+  uint32_t largest = part.pairs[0] & 0x7fff7fffU;
+#pragma unroll
+  for (int i = 1; i < kPartDims / 2; ++i) largest = bf16x2_max_nan(largest, part.pairs[i] & 0x7fff7fffU);
+  return max_nan(bf16x2_low(largest), bf16x2_high(largest));
+}
+__device__ inline float amax_nan(const FloatPart& part) {
+  float largest = fabsf(part.x[0]);
+#pragma unroll
+  for (int i = 1; i < kPartDims; ++i) largest = max_nan(largest, fabsf(part.x[i]));
+  return largest;
+}
+// NaN ignored; 0 if all are.
+__device__ inline float amax(const BitsPart& part) {
+  uint32_t largest = 0;
+#pragma unroll
+  for (uint32_t pair : part.pairs) largest = bf16x2_max(largest, pair & 0x7fff7fffU);
+  return fmaxf(bf16x2_low(largest), bf16x2_high(largest));
+}
+__device__ inline float amax(const FloatPart& part) {
+  float largest = 0;
+#pragma unroll
+  for (float x : part.x) largest = fmaxf(largest, fabsf(x));
+  return largest;
+}
+template <int kLanes>
+__device__ inline float group_max(float largest) {
+#pragma unroll
+  for (int step = 1; step < kLanes; step *= 2) largest = fmaxf(largest, __shfl_xor_sync(kFullWarp, largest, step));
+  return largest;
+}
+
+// Four finite values as e4m3, nearest even, saturated: format::float_to_e4m3.
+__device__ inline uint32_t to_e4m3x4(float a, float b, float c, float d) {
+  uint16_t low;
+  uint16_t high;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(low) : "f"(b), "f"(a));
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(high) : "f"(d), "f"(c));
+  return low | (static_cast<uint32_t>(high) << 16);
+}
+
+struct E4m3Part {
+  uint4 codes;
+  uint8_t scale;
+};
+
+// The codes of a part whose group holds a NaN or an infinity.
+static __device__ __noinline__ uint4 spoiled_codes(FloatPart part, format::detail::Ue8m0Group group) {
+  uint32_t words[4] = {0, 0, 0, 0};
+#pragma unroll
+  for (int i = 0; i < kPartDims; ++i) {
+    words[i / 4] |= static_cast<uint32_t>(format::detail::encode_ue8m0_value(group, part.x[i])) << (8 * (i % 4));
+  }
+  return {words[0], words[1], words[2], words[3]};
+}
+
+// kLanes: lanes that share a scale group.
+template <int kLanes, class Part>
+__device__ inline E4m3Part encode_e4m3(const Part& part) {
+  float largest = amax_nan(part);
+#pragma unroll
+  for (int step = 1; step < kLanes; step *= 2) {
+    largest = max_nan(largest, __shfl_xor_sync(kFullWarp, largest, step));
+  }
+  FloatPart wide;
+  if constexpr (std::is_same_v<Part, BitsPart>) {
+    wide = widen(part);
+  } else {
+    wide = part;
+  }
+  if (__any_sync(kFullWarp, !format::detail::is_finite(largest))) {
+    const auto group = format::detail::ue8m0_group(group_max<kLanes>(amax(part)));
+    return {spoiled_codes(wide, group), group.scale};
+  }
+  const auto group = format::detail::ue8m0_group(largest);
+  uint32_t words[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    words[i] = to_e4m3x4(wide.x[4 * i] * group.factor, wide.x[4 * i + 1] * group.factor,
+                         wide.x[4 * i + 2] * group.factor, wide.x[4 * i + 3] * group.factor);
+  }
+  return {{words[0], words[1], words[2], words[3]}, group.scale};
+}
+
+struct E2m1Part {
+  uint2 codes;
+  uint8_t scale;
+};
+
+// e2m1 of |x| / d without the division. A code is the number of midpoints t that round(|x| / d) passes: those at an odd
+// code's lower side strictly, the others from equality on. t * d is exact, and |x| is an fp32: where it differs from
+// t * d at all, |x| / d differs from t by more than half a unit in t's last place, so that comparing |x| with t * d
+// gives what comparing the rounded quotient with t gives.
+__device__ constexpr float e2m1_midpoint(int t) {
+  constexpr float kMidpoints[7] = {0.25F, 0.75F, 1.25F, 1.75F, 2.5F, 3.5F, 5.0F};
+  return kMidpoints[t];
+}
+
+// bf16 values: t * d has at most 7 significant bits, so it is a bf16 too. Two codes at a time: the masks of the seven
+// comparisons are a thermometer, whose count in binary is m4, m2^m4^m6, m1^..^m7.
+__device__ inline E2m1Part encode_e2m1(const BitsPart& part) {
+  const uint8_t scale = format::detail::nvfp4_scale(amax(part));
+  const uint32_t divisor = bf16x2_both(__float_as_uint(format::e4m3_to_float(scale)) >> 16);
+  uint32_t midpoint[7];
+#pragma unroll
+  for (int t = 0; t < 7; ++t)
+    midpoint[t] = bf16x2_multiply(divisor, bf16x2_both(__float_as_uint(e2m1_midpoint(t)) >> 16));
+  uint32_t words[2] = {0, 0};
+#pragma unroll
+  for (int i = 0; i < kPartDims / 2; ++i) {
+    const uint32_t x = part.pairs[i] & 0x7fff7fffU;
+    const uint32_t m1 = bf16x2_above(x, midpoint[0]);
+    const uint32_t m2 = bf16x2_at_least(x, midpoint[1]);
+    const uint32_t m3 = bf16x2_above(x, midpoint[2]);
+    const uint32_t m4 = bf16x2_at_least(x, midpoint[3]);
+    const uint32_t m5 = bf16x2_above(x, midpoint[4]);
+    const uint32_t m6 = bf16x2_at_least(x, midpoint[5]);
+    const uint32_t m7 = bf16x2_above(x, midpoint[6]);
+    const uint32_t codes = (((m1 ^ m2 ^ m3) ^ (m4 ^ m5 ^ m6) ^ m7) & 0x00010001U) | ((m2 ^ m4 ^ m6) & 0x00020002U) |
+                           (m4 & 0x00040004U) | ((part.pairs[i] >> 12) & 0x00080008U);
+    words[i / 4] |= ((codes | (codes >> 12)) & 0xffU) << (8 * (i % 4));
+  }
+  return {{words[0], words[1]}, scale};
+}
+
+// fp32 values: a search over the midpoints.
+__device__ inline E2m1Part encode_e2m1(const FloatPart& part) {
+  const uint8_t scale = format::detail::nvfp4_scale(amax(part));
+  const float divisor = format::e4m3_to_float(scale);
+  float midpoint[7];
+#pragma unroll
+  for (int t = 0; t < 7; ++t) midpoint[t] = e2m1_midpoint(t) * divisor;
+  uint32_t words[2] = {0, 0};
+#pragma unroll
+  for (int i = 0; i < kPartDims; ++i) {
+    const float x = fabsf(part.x[i]);  // NaN passes every midpoint
+    const bool four = !(x < midpoint[3]);
+    const bool two = !(x < (four ? midpoint[5] : midpoint[1]));
+    const float last = four ? (two ? midpoint[6] : midpoint[4]) : (two ? midpoint[2] : midpoint[0]);
+    const uint32_t code = (four ? 4U : 0U) + (two ? 2U : 0U) + (x <= last ? 0U : 1U);
+    words[i / 8] |= (code | ((__float_as_uint(part.x[i]) >> 28) & 8U)) << (4 * (i % 8));
+  }
+  return {{words[0], words[1]}, scale};
+}
+
+}  // namespace megamla::cuda
