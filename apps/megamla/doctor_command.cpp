@@ -35,7 +35,7 @@ int run(const JsonOption& json) {
                  ? ""
                  : " (no AVX512-BF16 or AMX here: fp32 takes twice the time)");
   const std::string cuda = describe_gpu(&machine);
-  fmt::print("CUDA: {}\n", cuda);
+  fmt::print("GPU: {}\n", cuda);
   Table table({"op", "device", "implementation or reason"});
   nlohmann::json ops = nlohmann::json::array();
   for (const doctor::Probe& probe : doctor::probe_ops()) {

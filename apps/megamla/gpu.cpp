@@ -77,7 +77,7 @@ class Graph {
 }  // namespace
 
 void require() {
-  const Status status = cuda::check_device("--device cuda", kDevice);
+  const Status status = cuda::check_device("cuda", kDevice);
   if (!status.ok()) throw InputError(status.message());
   check("cudaSetDevice", cudaSetDevice(kDevice));
 }

@@ -1,9 +1,9 @@
-// A warp decodes kRows neighbouring rows of a request: it asks for the bytes of all of them before it decodes the first.
-#include "cuda/kv_gather.hpp"
-
+// A warp decodes kRows neighbouring rows of a request: it asks for the bytes of all of them before it decodes the
+// first.
 #include <algorithm>
 
 #include "core/tensor.hpp"
+#include "cuda/kv_gather.hpp"
 #include "cuda/launch.hpp"
 #include "cuda/record_codec.cuh"
 #include "cuda/vector_access.cuh"

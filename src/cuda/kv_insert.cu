@@ -1,10 +1,9 @@
 // A warp writes kRows rows. Dims without rotation: every row in turn, 16 dims a lane. The rotated 64 dims: all rows at
 // once, four lanes a row, so that the rotation does not keep 28 lanes waiting.
-#include "cuda/kv_insert.hpp"
-
 #include <algorithm>
 
 #include "core/tensor.hpp"
+#include "cuda/kv_insert.hpp"
 #include "cuda/launch.hpp"
 #include "cuda/record_codec.cuh"
 #include "cuda/vector_access.cuh"

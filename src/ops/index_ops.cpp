@@ -1,6 +1,7 @@
 #include "megamla/index_ops.h"
 
 #include "cpu/index_ops.hpp"
+#include "cuda/index_ops.hpp"
 #include "format/chunked.hpp"
 #include "ops/check_apart.hpp"
 #include "ops/op.hpp"
@@ -112,6 +113,9 @@ int32_t memory_of(const megamla_swa_metadata_params& p) { return p.seq_lens.cuda
 constexpr Implementation<megamla_topk_to_slots_params> kTopkToSlotsImplementations[] = {
     {"cpu.topk_to_slots", MEGAMLA_DEVICE_CPU, supports_all, no_workspace, cpu::topk_to_slots},
     {"reference.topk_to_slots", MEGAMLA_DEVICE_REFERENCE, supports_all, no_workspace, reference::topk_to_slots},
+#if MEGAMLA_HAVE_CUDA
+    {"cuda.topk_to_slots", MEGAMLA_DEVICE_CUDA, supports_all, no_workspace, cuda::topk_to_slots},
+#endif
 };
 constexpr Op<megamla_topk_to_slots_params> kTopkToSlots{"topk_to_slots", validate, limits_of, memory_of,
                                                         kTopkToSlotsImplementations};
@@ -119,6 +123,9 @@ constexpr Op<megamla_topk_to_slots_params> kTopkToSlots{"topk_to_slots", validat
 constexpr Implementation<megamla_combine_topk_swa_params> kCombineTopkSwaImplementations[] = {
     {"cpu.combine_topk_swa", MEGAMLA_DEVICE_CPU, supports_all, no_workspace, cpu::combine_topk_swa},
     {"reference.combine_topk_swa", MEGAMLA_DEVICE_REFERENCE, supports_all, no_workspace, reference::combine_topk_swa},
+#if MEGAMLA_HAVE_CUDA
+    {"cuda.combine_topk_swa", MEGAMLA_DEVICE_CUDA, supports_all, no_workspace, cuda::combine_topk_swa},
+#endif
 };
 constexpr Op<megamla_combine_topk_swa_params> kCombineTopkSwa{"combine_topk_swa", validate, limits_of, memory_of,
                                                               kCombineTopkSwaImplementations};
@@ -126,6 +133,9 @@ constexpr Op<megamla_combine_topk_swa_params> kCombineTopkSwa{"combine_topk_swa"
 constexpr Implementation<megamla_swa_metadata_params> kSwaMetadataImplementations[] = {
     {"cpu.swa_metadata", MEGAMLA_DEVICE_CPU, supports_all, no_workspace, cpu::swa_metadata},
     {"reference.swa_metadata", MEGAMLA_DEVICE_REFERENCE, supports_all, no_workspace, reference::swa_metadata},
+#if MEGAMLA_HAVE_CUDA
+    {"cuda.swa_metadata", MEGAMLA_DEVICE_CUDA, supports_all, no_workspace, cuda::swa_metadata},
+#endif
 };
 constexpr Op<megamla_swa_metadata_params> kSwaMetadata{"swa_metadata", validate, limits_of, memory_of,
                                                        kSwaMetadataImplementations};

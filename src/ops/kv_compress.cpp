@@ -3,6 +3,7 @@
 #include <bit>
 
 #include "cpu/kv_compress.hpp"
+#include "cuda/kv_compress.hpp"
 #include "ops/check_apart.hpp"
 #include "ops/op.hpp"
 #include "reference/kv_compress.hpp"
@@ -61,6 +62,9 @@ int32_t memory_of(const megamla_kv_compress_params& p) { return p.kv_score.cuda_
 constexpr Implementation<megamla_kv_compress_params> kImplementations[] = {
     {"cpu.kv_compress", MEGAMLA_DEVICE_CPU, supports_all, cpu::kv_compress_workspace, cpu::kv_compress},
     {"reference.kv_compress", MEGAMLA_DEVICE_REFERENCE, supports_all, no_workspace, reference::kv_compress},
+#if MEGAMLA_HAVE_CUDA
+    {"cuda.kv_compress", MEGAMLA_DEVICE_CUDA, supports_all, no_workspace, cuda::kv_compress},
+#endif
 };
 constexpr Op<megamla_kv_compress_params> kOp{"kv_compress", validate, limits_of, memory_of, kImplementations};
 

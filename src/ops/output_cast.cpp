@@ -1,6 +1,7 @@
 #include "megamla/output_cast.h"
 
 #include "cpu/output_cast.hpp"
+#include "cuda/output_cast.hpp"
 #include "format/chunked.hpp"
 #include "ops/check_apart.hpp"
 #include "ops/op.hpp"
@@ -45,6 +46,9 @@ int32_t memory_of(const megamla_output_cast_params& p) { return p.in.cuda_device
 constexpr Implementation<megamla_output_cast_params> kImplementations[] = {
     {"cpu.output_cast", MEGAMLA_DEVICE_CPU, supports_all, no_workspace, cpu::output_cast},
     {"reference.output_cast", MEGAMLA_DEVICE_REFERENCE, supports_all, no_workspace, reference::output_cast},
+#if MEGAMLA_HAVE_CUDA
+    {"cuda.output_cast", MEGAMLA_DEVICE_CUDA, supports_all, no_workspace, cuda::output_cast},
+#endif
 };
 constexpr Op<megamla_output_cast_params> kOp{"output_cast", validate, limits_of, memory_of, kImplementations};
 

@@ -1,6 +1,7 @@
 #include "megamla/permute_weights.h"
 
 #include "cpu/permute_weights.hpp"
+#include "cuda/permute_weights.hpp"
 #include "format/chunked.hpp"
 #include "ops/check_apart.hpp"
 #include "ops/op.hpp"
@@ -91,6 +92,9 @@ int32_t memory_of(const megamla_permute_weights_params& p) { return p.in.cuda_de
 constexpr Implementation<megamla_permute_weights_params> kImplementations[] = {
     {"cpu.permute_weights", MEGAMLA_DEVICE_CPU, supports_all, no_workspace, cpu::permute_weights},
     {"reference.permute_weights", MEGAMLA_DEVICE_REFERENCE, supports_all, no_workspace, reference::permute_weights},
+#if MEGAMLA_HAVE_CUDA
+    {"cuda.permute_weights", MEGAMLA_DEVICE_CUDA, supports_all, no_workspace, cuda::permute_weights},
+#endif
 };
 constexpr Op<megamla_permute_weights_params> kOp{"permute_weights", validate, limits_of, memory_of, kImplementations};
 

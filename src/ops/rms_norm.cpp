@@ -1,6 +1,7 @@
 #include "megamla/rms_norm.h"
 
 #include "cpu/rms_norm.hpp"
+#include "cuda/rms_norm.hpp"
 #include "ops/op.hpp"
 #include "reference/rms_norm.hpp"
 
@@ -26,6 +27,9 @@ int32_t memory_of(const megamla_rms_norm_params& p) { return p.x.cuda_device; }
 constexpr Implementation<megamla_rms_norm_params> kImplementations[] = {
     {"cpu.rms_norm", MEGAMLA_DEVICE_CPU, supports_all, no_workspace, cpu::rms_norm},
     {"reference.rms_norm", MEGAMLA_DEVICE_REFERENCE, supports_all, no_workspace, reference::rms_norm},
+#if MEGAMLA_HAVE_CUDA
+    {"cuda.rms_norm", MEGAMLA_DEVICE_CUDA, supports_all, no_workspace, cuda::rms_norm},
+#endif
 };
 constexpr Op<megamla_rms_norm_params> kOp{"rms_norm", validate, limits_of, memory_of, kImplementations};
 

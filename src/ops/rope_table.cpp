@@ -1,6 +1,7 @@
 #include "megamla/rope_table.h"
 
 #include "cpu/rope_table.hpp"
+#include "cuda/rope_table.hpp"
 #include "ops/op.hpp"
 #include "reference/rope_table.hpp"
 
@@ -34,6 +35,9 @@ int32_t memory_of(const megamla_rope_table_params& p) { return p.cos_sin.cuda_de
 constexpr Implementation<megamla_rope_table_params> kImplementations[] = {
     {"cpu.rope_table", MEGAMLA_DEVICE_CPU, supports_all, no_workspace, cpu::rope_table},
     {"reference.rope_table", MEGAMLA_DEVICE_REFERENCE, supports_all, no_workspace, reference::rope_table},
+#if MEGAMLA_HAVE_CUDA
+    {"cuda.rope_table", MEGAMLA_DEVICE_CUDA, supports_all, no_workspace, cuda::rope_table},
+#endif
 };
 constexpr Op<megamla_rope_table_params> kOp{"rope_table", validate, limits_of, memory_of, kImplementations};
 

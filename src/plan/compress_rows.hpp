@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/tensor.hpp"
+#include "format/host_device.hpp"
 #include "megamla/kv_compress.h"
 
 namespace megamla::plan {
@@ -14,16 +15,17 @@ struct StateRows {
   int64_t partner;  // row of the token before it, with which it closes a group; -1: it leaves the group open
 };
 
-inline StateRows state_rows(const megamla_kv_compress_params& p, int64_t token) {
-  constexpr StateRows kSkipped{-1, -1};
-  const int64_t request = at<const int32_t>(p.token_to_req, token);
-  const int64_t position = index_at(p.positions, token);
-  if (request < 0 || request >= p.state_block.shape[0] || position < 0) return kSkipped;
-  const int64_t block = at<const int32_t>(p.state_block, request);
-  if (block <= 0 || block >= p.state.shape[0]) return kSkipped;
-  const int64_t capacity = p.state.shape[1];
+// `block`: of the token's request; 0 for a token without one.
+MEGAMLA_HD constexpr StateRows state_rows_of(int64_t block, int64_t position, int64_t blocks, int64_t capacity) {
+  if (block <= 0 || block >= blocks || position < 0) return {-1, -1};
   const int64_t begin = block * capacity;
   return {begin + position % capacity, position % 2 == 1 ? begin + (position - 1) % capacity : -1};
+}
+inline StateRows state_rows(const megamla_kv_compress_params& p, int64_t token) {
+  const int64_t request = at<const int32_t>(p.token_to_req, token);
+  const bool known = request >= 0 && request < p.state_block.shape[0];
+  return state_rows_of(known ? at<const int32_t>(p.state_block, request) : 0, index_at(p.positions, token),
+                       p.state.shape[0], p.state.shape[1]);
 }
 
 // Row `row` of the state pool, which is contiguous.

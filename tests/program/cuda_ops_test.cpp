@@ -1,0 +1,493 @@
+// The small ops on a GPU against the reference: the same bytes everywhere, also where nothing may be written. Skipped on
+// a machine without a GPU that the kernels run on.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "arena.hpp"
+#include "command.hpp"
+#include "core/tensor.hpp"
+#include "format/bf16.hpp"
+#include "format/chunked.hpp"
+#include "format/page.hpp"
+#include "gpu.hpp"
+#include "megamla/megamla.hpp"
+#include "op_views.hpp"
+#include "support/paged_cache.hpp"
+
+namespace megamla::test {
+namespace {
+
+class CudaOps : public testing::Test {
+ protected:
+  void SetUp() override {
+    try {
+      app::gpu::require();
+    } catch (const app::InputError& error) {
+      GTEST_SKIP() << "no GPU: " << error.what();
+    }
+  }
+
+  int64_t any(int64_t low, int64_t high) {  // inclusive
+    return std::uniform_int_distribution<int64_t>(low, high)(random_);
+  }
+  std::mt19937_64 random_{17};
+};
+
+// The buffers of one call. Rows may lie further apart than they are wide, and begin anywhere.
+class Problem {
+ public:
+  megamla_tensor tensor(megamla_dtype dtype, std::initializer_list<int64_t> shape, int64_t row_padding = 0) {
+    megamla_tensor t = host_tensor(nullptr, dtype, shape);
+    if (t.ndim > 1) t.stride[0] += row_padding;
+    const int64_t bytes = t.shape[0] * t.stride[0] * megamla_dtype_size(dtype);
+    t.data = buffer(bytes, 0xa5);
+    t.cuda_device = arena_.cuda_device();
+    return t;
+  }
+  megamla_kv_cache cache(CacheKind kind, int64_t pages, int64_t page_size, int64_t gap) {
+    megamla_kv_cache c = describe_cache(kind, nullptr, pages, page_size, gap);
+    char* memory = buffer(pages * c.page_stride, 0x6b);
+    c.data = memory;
+    c.cuda_device = arena_.cuda_device();
+    return c;
+  }
+
+  // Runs the call on the GPU and by the reference, from the same bytes, and compares every buffer.
+  template <class Params>
+  void check(const Params& on_gpu) {
+    megamla_exec exec = MEGAMLA_EXEC_INIT;
+    exec.device = MEGAMLA_DEVICE_CUDA;
+    exec.stream = app::gpu::stream();
+    const std::vector<std::vector<char>> before = contents();
+    const Params placed = app::placed(on_gpu, arena_);
+    arena_.upload();
+    const api::Result ran = api::run(placed, exec);
+    ASSERT_TRUE(ran) << ran.message();
+    arena_.download();
+    const std::vector<std::vector<char>> got = contents();
+
+    for (size_t i = 0; i < buffers_.size(); ++i) std::memcpy(buffers_[i].data, before[i].data(), before[i].size());
+    Params on_host = on_gpu;
+    app::for_each_view(on_host, [](auto& view) { view.cuda_device = -1; });
+    const api::Result expected = api::run(on_host, api::Exec(MEGAMLA_DEVICE_REFERENCE));
+    ASSERT_TRUE(expected) << expected.message();
+    for (size_t i = 0; i < buffers_.size(); ++i) compare(i, got[i]);
+  }
+
+ private:
+  struct Buffer {
+    char* data;
+    int64_t bytes;
+  };
+
+  char* buffer(int64_t bytes, uint8_t fill) {
+    buffers_.push_back({static_cast<char*>(arena_.bytes(bytes, fill)), bytes});
+    return buffers_.back().data;
+  }
+  std::vector<std::vector<char>> contents() const {
+    std::vector<std::vector<char>> all;
+    for (const Buffer& b : buffers_) all.emplace_back(b.data, b.data + b.bytes);
+    return all;
+  }
+  void compare(size_t i, const std::vector<char>& got) const {
+    const Buffer& b = buffers_[i];
+    if (got.empty() || std::memcmp(got.data(), b.data, got.size()) == 0) return;
+    const auto differing = std::mismatch(got.begin(), got.end(), b.data).first - got.begin();
+    ADD_FAILURE() << "buffer " << i << " of " << b.bytes << " bytes, byte " << differing << ": expected "
+                  << int{static_cast<uint8_t>(b.data[differing])} << ", got "
+                  << int{static_cast<uint8_t>(got[static_cast<size_t>(differing)])};
+  }
+
+  app::Arena arena_{MEGAMLA_DEVICE_CUDA};
+  std::vector<Buffer> buffers_;
+};
+
+template <class T>
+void fill(const megamla_tensor& t, const std::function<T()>& value) {
+  const int64_t width = t.ndim > 1 ? t.stride[0] : 1;
+  for (int64_t i = 0; i < t.shape[0] * width; ++i) data<T>(t)[i] = value();
+}
+void fill_bf16(const megamla_tensor& t, std::mt19937_64& random) {
+  std::normal_distribution<float> normal;
+  fill<uint16_t>(t, [&] {
+    return format::to_bf16(normal(random) * std::ldexp(1.0F, static_cast<int>(random() % 24) - 12)).bits;
+  });
+}
+void fill_table(const megamla_tensor& cos_sin) {
+  for (int64_t r = 0; r < cos_sin.shape[0]; ++r) {
+    for (int64_t j = 0; j < 32; ++j) {
+      at<float>(cos_sin, r, j) = static_cast<float>(std::cos(0.37 * static_cast<double>(r * j)));
+      at<float>(cos_sin, r, 32 + j) = static_cast<float>(std::sin(0.37 * static_cast<double>(r * j)));
+    }
+  }
+}
+
+// Distinct slots, with hostile ones between them.
+void fill_slots(const megamla_tensor& slots, int64_t num_slots, std::mt19937_64& random) {
+  std::vector<int64_t> free_slots(static_cast<size_t>(num_slots));
+  std::iota(free_slots.begin(), free_slots.end(), 0);
+  std::shuffle(free_slots.begin(), free_slots.end(), random);
+  const int64_t hostile[] = {-1, INT64_MIN, num_slots, INT64_MAX, int64_t{1} << 32};
+  for (int64_t i = 0; i < slots.shape[0]; ++i) {
+    const bool bad = random() % 8 == 0 || free_slots.empty();
+    at<int64_t>(slots, i) = bad ? hostile[random() % 5] : free_slots.back();
+    if (!bad) free_slots.pop_back();
+  }
+}
+
+api::KvInsert insert_problem(Problem& problem, CacheKind kind, int64_t tokens, int64_t page_size, int64_t row_padding,
+                             std::mt19937_64& random) {
+  constexpr int64_t kTableRows = 96;
+  api::KvInsert p;
+  p.cache = problem.cache(kind, tokens / page_size + 2, page_size, 48);
+  p.latent = problem.tensor(MEGAMLA_BF16, {tokens, 512}, row_padding);
+  fill_bf16(p.latent, random);
+  p.positions = problem.tensor(random() % 2 == 0 ? MEGAMLA_I64 : MEGAMLA_I32, {tokens});
+  for (int64_t t = 0; t < tokens; ++t) {
+    const int64_t position = static_cast<int64_t>(random() % (kTableRows + 4)) - 2;
+    if (p.positions.dtype == MEGAMLA_I64) at<int64_t>(p.positions, t) = position;
+    if (p.positions.dtype == MEGAMLA_I32) at<int32_t>(p.positions, t) = static_cast<int32_t>(position);
+  }
+  p.cos_sin = problem.tensor(MEGAMLA_F32, {kTableRows, 64}, row_padding);
+  fill_table(p.cos_sin);
+  p.slot_mapping = problem.tensor(MEGAMLA_I64, {tokens});
+  fill_slots(p.slot_mapping, format::num_slots(p.cache), random);
+  p.skipped_rows = problem.tensor(MEGAMLA_I64, {1});
+  p.writer = static_cast<int32_t>(random() % 2);
+  p.compress_ratio = 1 + static_cast<int32_t>(random() % 2);
+  return p;
+}
+
+TEST_F(CudaOps, KvInsert) {
+  for (const CacheKind kind : kCacheKinds) {
+    for (const int64_t tokens : {0, 1, 7, 300, 9001}) {
+      for (const int64_t row_padding : {0, 8, 5}) {
+        SCOPED_TRACE(name_of(kind) + " " + std::to_string(tokens) + " rows, padding " + std::to_string(row_padding));
+        Problem problem;
+        problem.check(insert_problem(problem, kind, tokens, any(1, 70), row_padding, random_));
+      }
+    }
+  }
+}
+
+// Values of every size, exact ties of the codes among them, and values that are not finite.
+TEST_F(CudaOps, KvInsertEveryBf16) {
+  for (const CacheKind kind : kCacheKinds) {
+    for (const bool shuffled : {false, true}) {
+      SCOPED_TRACE(name_of(kind));
+      Problem problem;
+      api::KvInsert p;
+      p.latent = problem.tensor(MEGAMLA_BF16, {128, 512});
+      std::iota(data<uint16_t>(p.latent), data<uint16_t>(p.latent) + 65536, uint16_t{0});
+      if (shuffled) std::shuffle(data<uint16_t>(p.latent), data<uint16_t>(p.latent) + 65536, random_);
+      p.cache = problem.cache(kind, 4, 32, 0);
+      p.slot_mapping = problem.tensor(MEGAMLA_I64, {128});
+      std::iota(data<int64_t>(p.slot_mapping), data<int64_t>(p.slot_mapping) + 128, 0);
+      problem.check(p);
+    }
+  }
+}
+
+api::KvGather gather_problem(Problem& problem, CacheKind kind, int64_t requests, int64_t rows, int64_t page_size,
+                             std::mt19937_64& random) {
+  api::KvGather p;
+  const int64_t columns = rows / page_size + 1;
+  p.cache = problem.cache(kind, columns + 3, page_size, 48);
+  auto* bytes = static_cast<uint8_t*>(p.cache.data);
+  for (int64_t i = 0; i < p.cache.num_pages * p.cache.page_stride; ++i) {
+    bytes[i] = static_cast<uint8_t>(random());
+    if ((bytes[i] & 0x7f) == 0x7f) bytes[i] ^= 1;  // NaN codes: their bits are the device's own
+  }
+  p.seq_lens = problem.tensor(MEGAMLA_I32, {requests});
+  p.gather_lens = problem.tensor(MEGAMLA_I32, {requests});
+  p.block_table = problem.tensor(MEGAMLA_I32, {requests, columns}, 3);
+  const auto any = [&](int64_t low, int64_t high) {
+    return static_cast<int32_t>(std::uniform_int_distribution<int64_t>(low, high)(random));
+  };
+  fill<int32_t>(p.seq_lens, [&] { return any(-2, rows); });
+  fill<int32_t>(p.gather_lens, [&] { return any(-2, rows + 5); });
+  fill<int32_t>(p.block_table, [&] { return any(-1, p.cache.num_pages); });
+  return p;
+}
+
+TEST_F(CudaOps, KvGather) {
+  for (const CacheKind kind : kCacheKinds) {
+    for (const int64_t rows : {0, 1, 33, 4000}) {
+      for (const int64_t row_padding : {0, 5}) {
+        SCOPED_TRACE(name_of(kind) + " " + std::to_string(rows) + " rows, padding " + std::to_string(row_padding));
+        Problem problem;
+        const int64_t requests = any(1, 4);
+        api::KvGather p = gather_problem(problem, kind, requests, rows, any(1, 70), random_);
+        if (rows % 2 == 1) p.gather_lens = megamla_tensor{};
+        p.offset = any(0, 9);
+        p.out = problem.tensor(MEGAMLA_BF16, {requests, rows + 4, 512}, row_padding);
+        problem.check(p);
+      }
+    }
+  }
+}
+
+// Pages that begin beyond 2^31 and 2^32 bytes.
+TEST_F(CudaOps, FarPages) {
+  for (const CacheKind kind : {kCacheKinds[0], kCacheKinds[1]}) {
+    Problem problem;
+    api::KvInsert p = insert_problem(problem, kind, 6, 2, 0, random_);
+    p.cache.num_pages = 3;
+    p.cache.page_stride = (int64_t{1} << 31) + 16;
+    megamla_tensor pool = problem.tensor(MEGAMLA_U8, {2 * p.cache.page_stride + 4096});
+    p.cache.data = pool.data;
+    for (int64_t i = 0; i < 6; ++i) at<int64_t>(p.slot_mapping, i) = 5 - i;
+    problem.check(p);
+  }
+}
+
+TEST_F(CudaOps, IndexTransforms) {
+  for (const int64_t tokens : {0, 1, 17, 500, 131072}) {
+    SCOPED_TRACE(tokens);
+    Problem problem;
+    const int64_t requests = std::min<int64_t>(tokens, any(1, 90));
+    const int64_t columns = 40;
+    const megamla_tensor table = problem.tensor(MEGAMLA_I32, {requests, columns}, 1);
+    fill<int32_t>(table, [&] { return static_cast<int32_t>(any(-1, 5000)); });
+    const megamla_tensor starts = problem.tensor(MEGAMLA_I32, {requests + 1});
+    const megamla_tensor seq_lens = problem.tensor(MEGAMLA_I32, {requests});
+    const megamla_tensor gather_lens = problem.tensor(MEGAMLA_I32, {requests});
+    for (int64_t r = 0; r <= requests; ++r) {
+      at<int32_t>(starts, r) = static_cast<int32_t>(requests == 0 ? 0 : (tokens - tokens / 20) * r / requests);
+    }
+    for (int64_t r = 0; r < requests; ++r) {
+      const int64_t query = at<int32_t>(starts, r + 1) - at<int32_t>(starts, r);
+      at<int32_t>(seq_lens, r) = static_cast<int32_t>(query + any(-1, 1200));
+      at<int32_t>(gather_lens, r) = static_cast<int32_t>(query + any(0, 127));
+    }
+
+    api::TopkToSlots slots;
+    slots.topk = problem.tensor(MEGAMLA_I32, {tokens, tokens > 1000 ? 24 : 133}, 3);
+    fill<int32_t>(slots.topk, [&] { return static_cast<int32_t>(any(-2, 1300)); });
+    slots.token_to_req = problem.tensor(MEGAMLA_I32, {tokens});
+    fill<int32_t>(slots.token_to_req, [&] { return static_cast<int32_t>(any(-1, requests)); });
+    slots.is_valid_token = problem.tensor(MEGAMLA_U8, {tokens});
+    fill<uint8_t>(slots.is_valid_token, [&] { return static_cast<uint8_t>(any(0, 3)); });
+    slots.block_table = table;
+    slots.slots_per_page = 32;
+    slots.num_pages = 4990;
+    slots.slots = problem.tensor(MEGAMLA_I32, {tokens, slots.topk.shape[1]}, 2);
+    slots.lens = problem.tensor(MEGAMLA_I32, {tokens});
+    problem.check(slots);
+
+    api::CombineTopkSwa combine;
+    combine.topk = slots.topk;
+    combine.query_start_loc = starts;
+    combine.seq_lens = seq_lens;
+    combine.gather_lens = gather_lens;
+    combine.window = 100;
+    combine.compress_ratio = static_cast<int32_t>(any(0, 2));
+    combine.n = 1200;
+    combine.m = 1500;
+    combine.indices =
+        problem.tensor(MEGAMLA_I32, {tokens, format::round_up(combine.topk.shape[1] + combine.window, 128)}, 1);
+    combine.lens = problem.tensor(MEGAMLA_I32, {tokens});
+    problem.check(combine);
+
+    api::SwaMetadata swa;
+    swa.query_start_loc = starts;
+    swa.seq_lens = seq_lens;
+    swa.slot_mapping = problem.tensor(MEGAMLA_I64, {tokens});
+    fill<int64_t>(swa.slot_mapping, [&] { return any(-1, 4); });
+    swa.block_table = table;
+    swa.replay_start = problem.tensor(MEGAMLA_I32, {requests});
+    fill<int32_t>(swa.replay_start, [&] { return static_cast<int32_t>(any(-5, 900)); });
+    swa.num_decodes = requests / 2;
+    swa.causal = static_cast<int32_t>(tokens % 2);
+    swa.is_valid_token = problem.tensor(MEGAMLA_U8, {tokens});
+    swa.token_to_req = problem.tensor(MEGAMLA_I32, {tokens - tokens / 30});
+    swa.decode_swa_indices = problem.tensor(MEGAMLA_I32, {tokens / 2, 61}, 3);
+    swa.decode_swa_lens = problem.tensor(MEGAMLA_I32, {tokens});
+    swa.prefill_gather_lens = problem.tensor(MEGAMLA_I32, {requests - swa.num_decodes});
+    problem.check(swa);
+  }
+}
+
+TEST_F(CudaOps, RmsNorm) {
+  for (const megamla_dtype dtype : {MEGAMLA_BF16, MEGAMLA_F32}) {
+    for (const int64_t width : {1, 7, 512, 1280, 5120}) {
+      for (const int64_t padding : {0, 3}) {
+        SCOPED_TRACE(std::to_string(width) + " " + megamla_dtype_name(dtype));
+        Problem problem;
+        api::RmsNorm p;
+        const int64_t rows = any(0, 300);
+        p.x = problem.tensor(dtype, {rows, width}, padding);
+        std::normal_distribution<float> normal;
+        if (dtype == MEGAMLA_F32) fill<float>(p.x, [&] { return normal(random_); });
+        if (dtype == MEGAMLA_BF16) fill_bf16(p.x, random_);
+        p.weight = problem.tensor(MEGAMLA_BF16, {width});
+        fill_bf16(p.weight, random_);
+        p.y = problem.tensor(MEGAMLA_BF16, {rows, width}, padding);
+        problem.check(p);
+      }
+    }
+  }
+}
+
+TEST_F(CudaOps, KvCompressOneTokenAGroup) {
+  for (const int64_t tokens : {0, 1, 200}) {
+    Problem problem;
+    api::KvCompress p;
+    p.kv_score = problem.tensor(MEGAMLA_F32, {tokens, 512}, 3);
+    std::normal_distribution<float> normal;
+    fill<float>(p.kv_score, [&] { return normal(random_); });
+    p.weight = problem.tensor(MEGAMLA_BF16, {512});
+    fill_bf16(p.weight, random_);
+    p.latent = problem.tensor(MEGAMLA_BF16, {tokens, 512}, 5);
+    p.written = problem.tensor(MEGAMLA_U8, {tokens});
+    problem.check(p);
+  }
+}
+
+// Calls longer and shorter than the ring, requests one after the other and in turn, padding, skipped requests.
+TEST_F(CudaOps, KvCompressPairs) {
+  for (const bool in_turn : {false, true}) {
+    for (const int64_t per_request : {1, 2, 7, 40}) {
+      SCOPED_TRACE(per_request);
+      constexpr int64_t kRequests = 9;
+      Problem problem;
+      const int64_t tokens = kRequests * per_request + 5;
+      api::KvCompress p;
+      p.compress_ratio = 2;
+      p.kv_score = problem.tensor(MEGAMLA_F32, {tokens, 1024}, per_request % 2 == 0 ? 4 : 3);
+      std::normal_distribution<float> normal;
+      fill<float>(p.kv_score, [&] { return normal(random_); });
+      p.weight = problem.tensor(MEGAMLA_BF16, {512});
+      fill_bf16(p.weight, random_);
+      p.token_to_req = problem.tensor(MEGAMLA_I32, {tokens});
+      p.positions = problem.tensor(MEGAMLA_I64, {tokens});
+      for (int64_t t = 0; t < tokens; ++t) {
+        const int64_t request = in_turn ? t % kRequests : t / per_request;
+        const int64_t index = in_turn ? t / kRequests : t % per_request;
+        const bool padding = t >= kRequests * per_request;
+        at<int32_t>(p.token_to_req, t) = padding ? -1 : static_cast<int32_t>(request);
+        at<int64_t>(p.positions, t) = 3 * request + index;
+      }
+      p.state_block = problem.tensor(MEGAMLA_I32, {kRequests});
+      for (int64_t r = 0; r < kRequests; ++r) at<int32_t>(p.state_block, r) = static_cast<int32_t>(r == 4 ? 0 : r + 1);
+      p.state = problem.tensor(MEGAMLA_F32, {kRequests, 8, 1024});  // the last request's block is out of range
+      fill<float>(p.state, [&] { return normal(random_); });
+      p.latent = problem.tensor(MEGAMLA_BF16, {tokens, 512}, 5);
+      p.written = problem.tensor(MEGAMLA_U8, {tokens});
+      problem.check(p);
+    }
+  }
+}
+
+TEST_F(CudaOps, OutputCast) {
+  for (const megamla_dtype dtype : {MEGAMLA_BF16, MEGAMLA_F32}) {
+    for (const int64_t tokens : {0, 1, 5, 130}) {
+      for (const int64_t padding : {0, 3}) {
+        std::normal_distribution<float> normal;
+        const auto values = [&](const megamla_tensor& t) {
+          if (dtype == MEGAMLA_BF16) return fill_bf16(t, random_);
+          fill<float>(t, [&] { return random_() % 50 == 0 ? 0 : std::ldexp(normal(random_), int(random_() % 60) - 40); });
+        };
+        SCOPED_TRACE(std::to_string(tokens) + " " + megamla_dtype_name(dtype));
+        Problem pair;
+        api::OutputCast p;
+        const int64_t groups = any(1, 3);
+        const int64_t a = format::round_up(tokens, 4) + 4;
+        p.in = pair.tensor(dtype, {tokens, 8 * groups, 512}, padding);
+        values(p.in);
+        p.out = pair.tensor(MEGAMLA_F8_E4M3, {tokens, groups, 4096});
+        const megamla_tensor words = pair.tensor(MEGAMLA_I32, {groups, 32, a});
+        p.out_scale = api::with_strides(
+            api::tensor(words.data, {tokens, groups, 32}, MEGAMLA_I32, words.cuda_device), {1, 32 * a, a});
+        pair.check(p);
+
+        Problem mxfp8;
+        api::OutputCast q;
+        q.target = MEGAMLA_CAST_MXFP8;
+        const int64_t columns = 32 * any(1, 40);
+        q.in = mxfp8.tensor(dtype, {tokens, columns}, padding);
+        values(q.in);
+        q.out = mxfp8.tensor(MEGAMLA_F8_E4M3, {tokens, columns});
+        q.out_scale = mxfp8.tensor(MEGAMLA_F8_E8M0, {format::f8_128x4_size(tokens, columns / 32)});
+        mxfp8.check(q);
+      }
+    }
+  }
+}
+
+TEST_F(CudaOps, PermuteWeights) {
+  const auto bytes = [&](const megamla_tensor& t) {
+    const int64_t count = t.shape[0] * t.stride[0] * megamla_dtype_size(static_cast<megamla_dtype>(t.dtype));
+    for (int64_t i = 0; i < count; ++i) data<uint8_t>(t)[i] = static_cast<uint8_t>(random_());
+  };
+  for (const megamla_dtype dtype : {MEGAMLA_U8, MEGAMLA_BF16, MEGAMLA_F32, MEGAMLA_I64}) {
+    for (const megamla_permute_kind kind :
+         {MEGAMLA_PERMUTE_Q, MEGAMLA_PERMUTE_PAD_Q, MEGAMLA_PERMUTE_O, MEGAMLA_PERMUTE_O_CHUNKS}) {
+      Problem problem;
+      api::PermuteWeights p;
+      p.kind = kind;
+      const int64_t width = kind == MEGAMLA_PERMUTE_O ? 4096 : kind == MEGAMLA_PERMUTE_O_CHUNKS ? 128 : 512;
+      const int64_t heads = any(1, 9);
+      p.in = problem.tensor(dtype, {any(0, 5), heads, width});
+      bytes(p.in);
+      p.out = problem.tensor(dtype, {p.in.shape[0], kind == MEGAMLA_PERMUTE_PAD_Q ? heads + 5 : heads, width});
+      problem.check(p);
+    }
+  }
+  Problem query;
+  api::PermuteWeights p;
+  p.kind = MEGAMLA_PERMUTE_WQ_B;
+  p.in = query.tensor(MEGAMLA_F8_E4M3, {3 * 512, 160});
+  p.in_scale = query.tensor(MEGAMLA_F8_E8M0, {3 * 16, 5});
+  bytes(p.in);
+  bytes(p.in_scale);
+  p.out = query.tensor(MEGAMLA_F8_E4M3, {3 * 512, 160});
+  p.out_scale = query.tensor(MEGAMLA_F8_E8M0, {3 * 512, 5});
+  p.out_scale_packed = query.tensor(MEGAMLA_I32, {2, 3 * 512});
+  query.check(p);
+
+  Problem output;
+  api::PermuteWeights q;
+  q.kind = MEGAMLA_PERMUTE_WO_A;
+  q.in = output.tensor(MEGAMLA_F8_E4M3, {2 * 64, 4096});
+  q.in_scale = output.tensor(MEGAMLA_F8_E8M0, {4, 128});
+  bytes(q.in);
+  bytes(q.in_scale);
+  q.out = output.tensor(MEGAMLA_F8_E4M3, {2, 64, 4096});
+  q.out_scale = output.tensor(MEGAMLA_F8_E8M0, {2, 64, 128});
+  q.out_scale_packed = output.tensor(MEGAMLA_I32, {2, 32, 64});
+  output.check(q);
+}
+
+TEST(CudaDevice, WithoutAGpuTheOpSaysWhatIsMissing) {
+  bool there = true;
+  try {
+    app::gpu::require();
+  } catch (const app::InputError&) {
+    there = false;
+  }
+  if (there) GTEST_SKIP() << "there is a GPU";
+  float x[8] = {};
+  api::RmsNorm p;
+  p.x = api::tensor(x, {1, 2}, MEGAMLA_F32, 0);
+  p.weight = api::tensor(x + 2, {2}, MEGAMLA_BF16, 0);
+  p.y = api::tensor(x + 4, {1, 2}, MEGAMLA_BF16, 0);
+  const api::Result refused = api::run(p);
+  EXPECT_EQ(refused.code(), MEGAMLA_UNSUPPORTED);
+#if MEGAMLA_HAVE_CUDA
+  EXPECT_NE(refused.message().find("rms_norm: device: expected a GPU of compute capability 9.0"), std::string::npos)
+      << refused.message();
+#else
+  EXPECT_NE(refused.message().find("this build has no implementation for device cuda"), std::string::npos)
+      << refused.message();
+#endif
+}
+
+}  // namespace
+}  // namespace megamla::test
