@@ -3,6 +3,7 @@
 find_package(Threads REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(fmt REQUIRED)
+find_package(hwy 1.0.3 REQUIRED)
 
 # oneDNN: Debian 12 has 2.6, Ubuntu 24.04 has 3.x. Not through its CMake package: Debian's asks for OpenCL's headers,
 # which its own development package does not bring.

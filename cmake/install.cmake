@@ -15,6 +15,6 @@ install(FILES ${PROJECT_BINARY_DIR}/megamlaConfig.cmake ${PROJECT_BINARY_DIR}/me
 # Paths relative to the .pc file itself, so that an install tree can be moved.
 cmake_path(SET pc_dir "${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig")
 cmake_path(RELATIVE_PATH CMAKE_INSTALL_PREFIX BASE_DIRECTORY "${pc_dir}" OUTPUT_VARIABLE pc_to_prefix)
-set(pc_private_libs "-ldnnl -lfmt -fopenmp -lstdc++")
+set(pc_private_libs "-ldnnl -lhwy -lfmt -fopenmp -lstdc++")
 configure_file(cmake/package/megamla.pc.in megamla.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/megamla.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

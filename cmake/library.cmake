@@ -21,7 +21,7 @@ file(GLOB small_op_kernels src/cuda/*.cu)
 set_source_files_properties(${small_op_kernels} PROPERTIES COMPILE_OPTIONS "--fmad=false")
 set_target_properties(megamla_objects PROPERTIES C_VISIBILITY_PRESET hidden CXX_VISIBILITY_PRESET hidden
                                                  CUDA_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
-set(MEGAMLA_PRIVATE_LIBRARIES fmt::fmt OpenMP::OpenMP_CXX Threads::Threads
+set(MEGAMLA_PRIVATE_LIBRARIES fmt::fmt hwy::hwy OpenMP::OpenMP_CXX Threads::Threads
                               oneDNN::dnnl)
 if(MEGAMLA_HAVE_CUDA)
   list(APPEND MEGAMLA_PRIVATE_LIBRARIES CUDA::cudart_static)

@@ -4,7 +4,7 @@
 set -euo pipefail
 
 build_packages=(g++ make cmake ninja-build ccache pkg-config python3
-  libdnnl-dev libfmt-dev nlohmann-json3-dev libcli11-dev libgtest-dev)
+  libdnnl-dev libhwy-dev libfmt-dev nlohmann-json3-dev libcli11-dev libgtest-dev)
 # libomp-dev: the omp.h that clang's tools read.
 lint_packages=(git clang-format clang-tidy libomp-dev)
 
@@ -16,7 +16,7 @@ if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
   cat >&2 <<MESSAGE
 bootstrap: this machine has no apt, so nothing is installed here. MegaMLA needs, under your distribution's names:
   a C++20 compiler (GCC 12 or newer), make, CMake 3.25 or newer, pkg-config, Python 3; ninja and ccache if you like
-  oneDNN 2.6 or newer, fmt 9, nlohmann-json 3.11, CLI11 2, GoogleTest 1.12
+  oneDNN 2.6 or newer, Highway 1.0.3 or newer, fmt 9, nlohmann-json 3.11, CLI11 2, GoogleTest 1.12
   (Debian's packages: ${packages[*]})
 With these in place, build with: cmake --preset release && cmake --build --preset release
 Set MEGAMLA_NO_BOOTSTRAP=1 to use make without this check.

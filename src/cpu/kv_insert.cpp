@@ -13,11 +13,12 @@ namespace megamla::cpu {
 namespace {
 
 // Workers share the slots, not the rows: a slot's bytes have one writer, so a slot that is named twice holds its last
-// row whatever the number of threads. Blocks of slots keep planar scale rows of one cache line on one worker.
+// row whatever the number of threads. Blocks of slots keep planar scale rows of one cache line on one worker, and give
+// a worker rows that follow each other in memory.
 int64_t owner_of(int64_t slot, int64_t workers) {
-  constexpr int64_t kSlotsPerBlock = 16;
+  constexpr int64_t kSlotsPerBlock = 64;
   const uint64_t mixed = static_cast<uint64_t>(slot / kSlotsPerBlock) * 0x9e3779b97f4a7c15U;
-  return static_cast<int64_t>((mixed >> 32) % static_cast<uint64_t>(workers));
+  return static_cast<int64_t>(((mixed >> 32) * static_cast<uint64_t>(workers)) >> 32);
 }
 
 template <class Record>
