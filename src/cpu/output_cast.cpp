@@ -4,41 +4,59 @@
 
 #include "core/tensor.hpp"
 #include "core/threads.hpp"
-#include "plan/cast_rows.hpp"
+#include "cpu/cast_groups.hpp"
+#include "format/chunked.hpp"
+#include "format/output_cast.hpp"
+#include "plan/packed_scales.hpp"
 
 namespace megamla::cpu {
 namespace {
 
-float load(float x) { return x; }
-float load(format::Bf16 x) { return format::to_float(x); }
+// Token t's heads 8g .. 8g+7.
+template <class T>
+void cast_head_group(const megamla_output_cast_params& p, int64_t t, int64_t g) {
+  constexpr int64_t kChunks = format::kHeadDim / format::kOChunkDims;
+  constexpr int64_t kChunkStride = format::o_chunked_index(0, format::kOChunkDims);
+  uint8_t scales[format::kGroupChunks];
+  for (int64_t h = 0; h < format::kGroupHeads; ++h) {
+    uint8_t of_head[kChunks];
+    cast_output_groups(&at<const T>(p.in, t, g * format::kGroupHeads + h), kChunks,
+                       &at<uint8_t>(p.out, t, g) + format::o_chunked_index(h, 0), kChunkStride, of_head);
+    for (int64_t c = 0; c < kChunks; ++c) scales[format::o_chunk(h, c * format::kOChunkDims)] = of_head[c];
+  }
+  for (int64_t w = 0; w < format::kGroupScaleWords; ++w) {
+    at<int32_t>(p.out_scale, t, g, w) = plan::packed_word(scales, format::kGroupChunks, w);
+  }
+}
 
 template <class T>
 void cast_attention_output(const megamla_output_cast_params& p, int threads) {
-  constexpr int64_t kDims = format::kHeadDim;
   const int64_t groups = p.out.shape[1];
   parallel_ranges(p.out.shape[0] * groups, threads, [&](int64_t begin, int64_t end, int) {
-    alignas(64) float o[format::kGroupHeads * kDims];
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t t = i / groups;
-      const int64_t g = i % groups;
-      for (int64_t h = 0; h < format::kGroupHeads; ++h) {
-        const T* x = &at<const T>(p.in, t, g * format::kGroupHeads + h);
-        for (int64_t d = 0; d < kDims; ++d) o[h * kDims + d] = load(x[d]);
-      }
-      plan::cast_output_heads(o, &at<uint8_t>(p.out, t, g), &at<int32_t>(p.out_scale, t, g), p.out_scale.stride[2]);
-    }
+    for (int64_t i = begin; i < end; ++i) cast_head_group<T>(p, i / groups, i % groups);
   });
+}
+
+template <class T>
+void cast_mxfp8_row(const megamla_output_cast_params& p, int64_t t) {
+  constexpr int64_t kBlock = 64;  // groups whose scales wait to be put in their places
+  const int64_t groups = p.out.shape[1] / format::kCastGroup;
+  for (int64_t first = 0; first < groups; first += kBlock) {
+    const int64_t count = std::min(kBlock, groups - first);
+    uint8_t scales[kBlock];
+    cast_mxfp8_groups(&at<const T>(p.in, t) + first * format::kCastGroup, count,
+                      &at<uint8_t>(p.out, t) + first * format::kCastGroup, format::kCastGroup, scales);
+    for (int64_t k = 0; k < count; ++k) {
+      data<uint8_t>(p.out_scale)[format::f8_128x4_index(groups, t, first + k)] = scales[k];
+    }
+  }
 }
 
 template <class T>
 void cast_mxfp8(const megamla_output_cast_params& p, int threads) {
   std::fill_n(data<uint8_t>(p.out_scale), p.out_scale.shape[0], uint8_t{0});
   parallel_ranges(p.out.shape[0], threads, [&](int64_t begin, int64_t end, int) {
-    for (int64_t t = begin; t < end; ++t) {
-      const T* x = &at<const T>(p.in, t);
-      plan::cast_mxfp8_row([&](int64_t i) { return load(x[i]); }, t, p.out.shape[1], &at<uint8_t>(p.out, t),
-                           data<uint8_t>(p.out_scale));
-    }
+    for (int64_t t = begin; t < end; ++t) cast_mxfp8_row<T>(p, t);
   });
 }
 
