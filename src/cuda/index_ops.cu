@@ -1,9 +1,8 @@
 // The index transforms. A list of hundreds of columns has a block of its own, a window list a warp.
-#include "cuda/index_ops.hpp"
-
 #include <algorithm>
 
 #include "core/tensor.hpp"
+#include "cuda/index_ops.hpp"
 #include "cuda/launch.hpp"
 #include "plan/index_elements.hpp"
 
@@ -73,8 +72,8 @@ struct TopkToSlots {
 __global__ void __launch_bounds__(kThreads) topk_to_slots_rows(const TopkToSlots a) {
   for (int64_t token = blockIdx.x; token < a.tokens; token += gridDim.x) {
     const int64_t request = __ldg(a.token_to_req + token);
-    const bool valid = (a.is_valid_token == nullptr || __ldg(a.is_valid_token + token) != 0) && request >= 0 &&
-                       request < a.requests;
+    const bool valid =
+        (a.is_valid_token == nullptr || __ldg(a.is_valid_token + token) != 0) && request >= 0 && request < a.requests;
     const plan::PageTable table = a.table.of(valid ? request : 0);
     const int32_t* topk = a.topk.row(token);
     int32_t* slots = a.slots.row(token);
@@ -102,9 +101,8 @@ struct CombineTopkSwa {
 
 __global__ void __launch_bounds__(kThreads) combine_topk_swa_rows(const CombineTopkSwa a) {
   for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
-    const plan::CombinedRow combined =
-        plan::combined_row(a.batch, a.gather_lens, a.batch.query_start(0) + row, a.window, a.compress_ratio,
-                           a.topk.columns, a.layout);
+    const plan::CombinedRow combined = plan::combined_row(a.batch, a.gather_lens, a.batch.query_start(0) + row,
+                                                          a.window, a.compress_ratio, a.topk.columns, a.layout);
     const int32_t* topk = a.topk.row(row);
     int32_t* indices = a.indices.row(row);
 #pragma unroll 4

@@ -1,10 +1,9 @@
 // The compressor: a warp pools and normalises a token. With a state (ratio 2) a second launch stores the rows, since
 // a token may read the row of an earlier call that another token of this call takes over.
-#include "cuda/kv_compress.hpp"
-
 #include <algorithm>
 
 #include "core/tensor.hpp"
+#include "cuda/kv_compress.hpp"
 #include "cuda/launch.hpp"
 #include "cuda/row_norm.cuh"
 #include "cuda/vector_access.cuh"

@@ -1,11 +1,10 @@
 // The two FP8 casts. Four lanes hold a group of 32 values, a warp eight groups: for an attention output one chunk of 32
 // dims of a group's eight heads, whose 256 bytes lie together; for MXFP8 eight groups of a row.
-#include "cuda/output_cast.hpp"
-
 #include <algorithm>
 
 #include "core/tensor.hpp"
 #include "cuda/launch.hpp"
+#include "cuda/output_cast.hpp"
 #include "cuda/record_codec.cuh"
 #include "cuda/vector_access.cuh"
 #include "format/chunked.hpp"

@@ -1,11 +1,10 @@
-// Permutations at load time: a thread moves an element. Neighbouring elements stay together in runs of 16 bytes or more,
-// which is what memory wants.
-#include "cuda/permute_weights.hpp"
-
+// Permutations at load time: a thread moves an element. Neighbouring elements stay together in runs of 16 bytes or
+// more, which is what memory wants.
 #include <algorithm>
 
 #include "core/tensor.hpp"
 #include "cuda/launch.hpp"
+#include "cuda/permute_weights.hpp"
 #include "format/chunked.hpp"
 #include "format/kv_record.hpp"
 #include "plan/packed_scales.hpp"
@@ -27,8 +26,8 @@ __global__ void __launch_bounds__(kThreads) for_each(int64_t count, Move move) {
 template <class Move>
 Status run_all(int64_t count, int device, cudaStream_t stream, Move move) {
   const int64_t blocks = (count + kThreads - 1) / kThreads;
-  return launch(kOp, {std::min<int64_t>(blocks, 64 * multiprocessors(device)), kThreads}, stream, for_each<Move>,
-                count, move);
+  return launch(kOp, {std::min<int64_t>(blocks, 64 * multiprocessors(device)), kThreads}, stream, for_each<Move>, count,
+                move);
 }
 
 // Where an element of `in` goes, for the kinds that move elements of any size.

@@ -80,19 +80,23 @@ __device__ inline uint32_t ue8m0_to_bf16_bits(uint32_t byte) {
   return byte == 0xffU ? 0x7fc0U : byte == 0 ? 0x0040U : byte << 7;
 }
 
+// The rare chunk that holds a NaN.
+static __device__ __noinline__ uint4 decode_nan_chunk(uint2 codes, float scale) {
+  uint32_t out[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t pair = (i < 2 ? codes.x : codes.y) >> (16 * (i % 2));
+    const uint32_t low = format::to_bf16(format::e4m3_to_float(static_cast<uint8_t>(pair)) * scale).bits;
+    const uint32_t high = format::to_bf16(format::e4m3_to_float(static_cast<uint8_t>(pair >> 8)) * scale).bits;
+    out[i] = low | (high << 16);
+  }
+  return {out[0], out[1], out[2], out[3]};
+}
+
 // Eight e4m3 codes times a scale, exact or rounded once where bf16 has no more bits.
 __device__ inline uint4 decode_e4m3_chunk(uint2 codes, uint32_t scale_byte) {
-  if (has_e4m3_nan(codes.x) || has_e4m3_nan(codes.y)) {
-    uint32_t out[4];
-    const float scale = format::ue8m0_to_float(static_cast<uint8_t>(scale_byte));
-    for (int i = 0; i < 4; ++i) {
-      const uint32_t pair = (i < 2 ? codes.x : codes.y) >> (16 * (i % 2));
-      const uint32_t low = format::to_bf16(format::e4m3_to_float(static_cast<uint8_t>(pair)) * scale).bits;
-      const uint32_t high = format::to_bf16(format::e4m3_to_float(static_cast<uint8_t>(pair >> 8)) * scale).bits;
-      out[i] = low | (high << 16);
-    }
-    return {out[0], out[1], out[2], out[3]};
-  }
+  if (has_e4m3_nan(codes.x) || has_e4m3_nan(codes.y))
+    return decode_nan_chunk(codes, format::ue8m0_to_float(static_cast<uint8_t>(scale_byte)));
   const uint32_t scale = bf16x2_both(ue8m0_to_bf16_bits(scale_byte));
   return {bf16x2_multiply(e4m3x2_to_bf16x2(codes.x, 0), scale), bf16x2_multiply(e4m3x2_to_bf16x2(codes.x, 1), scale),
           bf16x2_multiply(e4m3x2_to_bf16x2(codes.y, 0), scale), bf16x2_multiply(e4m3x2_to_bf16x2(codes.y, 1), scale)};

@@ -1,10 +1,9 @@
 // A block normalises a row: it reads the row twice, the second time from its cache.
-#include "cuda/rms_norm.hpp"
-
 #include <algorithm>
 
 #include "core/tensor.hpp"
 #include "cuda/launch.hpp"
+#include "cuda/rms_norm.hpp"
 #include "cuda/row_norm.cuh"
 #include "cuda/vector_access.cuh"
 
@@ -94,8 +93,9 @@ __global__ void __launch_bounds__(kThreads) norm_rows(const NormArgs a) {
 }  // namespace
 
 Status rms_norm(const megamla_rms_norm_params& p, const megamla_exec& exec) {
-  const NormArgs a{p.x.data,       p.x.stride[0], data<const Bf16>(p.weight), data<Bf16>(p.y),
-                   p.y.stride[0],  p.x.shape[0],  p.x.shape[1],               p.eps};
+  const NormArgs a{p.x.data,        p.x.stride[0], data<const Bf16>(p.weight),
+                   data<Bf16>(p.y), p.y.stride[0], p.x.shape[0],
+                   p.x.shape[1],    p.eps};
   const int64_t element = megamla_dtype_size(static_cast<megamla_dtype>(p.x.dtype));
   const bool runs = a.width % 8 == 0 && rows_aligned(a.x, element * a.x_stride) && rows_aligned(a.weight, 0) &&
                     rows_aligned(a.y, 2 * a.y_stride);

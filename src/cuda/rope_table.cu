@@ -1,11 +1,10 @@
 // A thread computes one cosine and one sine. Double precision, rounded once: a value may differ from the CPU's in its
 // last bit where the two mathematical libraries do.
-#include "cuda/rope_table.hpp"
-
 #include <algorithm>
 
 #include "core/tensor.hpp"
 #include "cuda/launch.hpp"
+#include "cuda/rope_table.hpp"
 #include "plan/rope.hpp"
 
 namespace megamla::cuda {

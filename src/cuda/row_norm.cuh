@@ -1,5 +1,5 @@
-// The arithmetic that RMSNorm needs wherever it is done: in double precision, as the reference does it, so that a row is
-// rounded once.
+// The arithmetic that RMSNorm needs wherever it is done: in double precision, as the reference does it, so that a row
+// is rounded once.
 #pragma once
 
 #include <cstdint>

@@ -24,7 +24,10 @@ Status validate(const megamla_rope_table_params& p, int32_t cuda_device) {
   v.range("angles", p.angles, MEGAMLA_ROPE_EXACT, MEGAMLA_ROPE_FP32).range("reserved", p.reserved, 0, 0);
   v.tensor("cos_sin", p.cos_sin, {MEGAMLA_F32}, {Validator::kAny, 64}, 1, Validator::Access::kWrite);
   if (v.ok()) v.optional_tensor("positions", p.positions, {MEGAMLA_I64}, {p.cos_sin.shape[0]}, 1);
-  v.optional_tensor("inv_freq", p.inv_freq, {MEGAMLA_F64}, {32}, 1, Validator::Access::kWrite);
+  if (!v.ok()) return v.status();
+  Validator host("rope_table", -1);  // the frequencies are the caller's to read, wherever the table is
+  host.optional_tensor("inv_freq", p.inv_freq, {MEGAMLA_F64}, {32}, 1, Validator::Access::kWrite);
+  if (!host.ok()) return host.status();
   v.no_overlap("cos_sin", p.cos_sin, "positions", p.positions).no_overlap("inv_freq", p.inv_freq, "cos_sin", p.cos_sin);
   return v.status();
 }

@@ -1,5 +1,5 @@
-// The small ops on a GPU against the reference: the same bytes everywhere, also where nothing may be written. Skipped on
-// a machine without a GPU that the kernels run on.
+// The small ops on a GPU against the reference: the same bytes everywhere, also where nothing may be written. Skipped
+// on a machine without a GPU that the kernels run on.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -115,9 +115,8 @@ void fill(const megamla_tensor& t, const std::function<T()>& value) {
 }
 void fill_bf16(const megamla_tensor& t, std::mt19937_64& random) {
   std::normal_distribution<float> normal;
-  fill<uint16_t>(t, [&] {
-    return format::to_bf16(normal(random) * std::ldexp(1.0F, static_cast<int>(random() % 24) - 12)).bits;
-  });
+  fill<uint16_t>(
+      t, [&] { return format::to_bf16(normal(random) * std::ldexp(1.0F, static_cast<int>(random() % 24) - 12)).bits; });
 }
 void fill_table(const megamla_tensor& cos_sin) {
   for (int64_t r = 0; r < cos_sin.shape[0]; ++r) {
@@ -392,7 +391,8 @@ TEST_F(CudaOps, OutputCast) {
         std::normal_distribution<float> normal;
         const auto values = [&](const megamla_tensor& t) {
           if (dtype == MEGAMLA_BF16) return fill_bf16(t, random_);
-          fill<float>(t, [&] { return random_() % 50 == 0 ? 0 : std::ldexp(normal(random_), int(random_() % 60) - 40); });
+          fill<float>(t,
+                      [&] { return random_() % 50 == 0 ? 0 : std::ldexp(normal(random_), int(random_() % 60) - 40); });
         };
         SCOPED_TRACE(std::to_string(tokens) + " " + megamla_dtype_name(dtype));
         Problem pair;
@@ -403,8 +403,8 @@ TEST_F(CudaOps, OutputCast) {
         values(p.in);
         p.out = pair.tensor(MEGAMLA_F8_E4M3, {tokens, groups, 4096});
         const megamla_tensor words = pair.tensor(MEGAMLA_I32, {groups, 32, a});
-        p.out_scale = api::with_strides(
-            api::tensor(words.data, {tokens, groups, 32}, MEGAMLA_I32, words.cuda_device), {1, 32 * a, a});
+        p.out_scale = api::with_strides(api::tensor(words.data, {tokens, groups, 32}, MEGAMLA_I32, words.cuda_device),
+                                        {1, 32 * a, a});
         pair.check(p);
 
         Problem mxfp8;
