@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "core/threads.hpp"
+#include "cpu/norm_row.hpp"
 #include "cpu/rms_norm.hpp"
 #include "cpu/simd.hpp"
 #include "format/chunked.hpp"
@@ -101,16 +102,6 @@ MEGAMLA_SIMD_CLONES void pool(const float* __restrict first, const float* __rest
   }
 }
 
-Status norm(const megamla_kv_compress_params& p, const megamla_tensor& x, const megamla_tensor& y,
-            const megamla_exec& exec) {
-  megamla_rms_norm_params norm_params{};
-  norm_params.eps = p.eps;
-  norm_params.x = x;
-  norm_params.weight = p.weight;
-  norm_params.y = y;
-  return rms_norm(norm_params, exec);
-}
-
 // Every closing token's partner, as if tokens were stored one after the other; the state itself is not touched yet.
 void find_partners(const megamla_kv_compress_params& p, NewestTokens& newest, int64_t* partners) {
   for (int64_t t = 0; t < p.kv_score.shape[0]; ++t) {
@@ -123,13 +114,12 @@ void find_partners(const megamla_kv_compress_params& p, NewestTokens& newest, in
   }
 }
 
-void compress_pair(const megamla_kv_compress_params& p, int64_t t, int64_t partner, const megamla_exec& exec) {
+void compress_pair(const megamla_kv_compress_params& p, int64_t t, int64_t partner) {
   const float* first =
       partner >= 0 ? &at<const float>(p.kv_score, partner, 0) : plan::state_row(p, from_state(partner));
   alignas(64) float pooled[kPooledWidth];
   pool(first, &at<const float>(p.kv_score, t, 0), pooled);
-  // One row of valid tensors: cannot fail.
-  (void)norm(p, host_tensor(pooled, MEGAMLA_F32, {1, kPooledWidth}), slice(p.latent, t, t + 1), exec);
+  norm_row(pooled, data<const format::Bf16>(p.weight), kPooledWidth, p.eps, &at<format::Bf16>(p.latent, t, 0));
 }
 
 Status compress_pairs(const megamla_kv_compress_params& p, const megamla_exec& exec) {
@@ -143,7 +133,7 @@ Status compress_pairs(const megamla_kv_compress_params& p, const megamla_exec& e
     for (int64_t t = begin; t < end; ++t) {
       const bool closes = scratch.partners[t] != kOpenGroup;
       if (present(p.written)) at<uint8_t>(p.written, t) = closes ? 1 : 0;
-      if (closes) compress_pair(p, t, scratch.partners[t], exec);
+      if (closes) compress_pair(p, t, scratch.partners[t]);
     }
   });
   // Only now: partners of earlier calls have been read.
@@ -164,7 +154,12 @@ int64_t kv_compress_workspace(const megamla_limits& limits) { return scratch_byt
 Status kv_compress(const megamla_kv_compress_params& p, const megamla_exec& exec) {
   if (p.compress_ratio == 2) return compress_pairs(p, exec);
   if (present(p.written)) std::fill_n(data<uint8_t>(p.written), p.written.shape[0], uint8_t{1});
-  return norm(p, p.kv_score, p.latent, exec);
+  megamla_rms_norm_params norm{};
+  norm.eps = p.eps;
+  norm.x = p.kv_score;
+  norm.weight = p.weight;
+  norm.y = p.latent;
+  return rms_norm(norm, exec);
 }
 
 }  // namespace megamla::cpu
