@@ -157,12 +157,11 @@ HWY_INLINE U32s e4m3_codes(F32s x) { return hn::Or(rounded_codes<3, 7>(hn::Abs(x
 // format::e4m3_to_float. A subnormal code is read one exponent higher, as 2^-6 more than it is.
 HWY_INLINE F32s e4m3_values(U32s codes) {
   const U32s magnitude = hn::And(codes, u32(0x7f));
-  const U32s sign = hn::ShiftLeft<24>(hn::And(codes, u32(0x80)));
   const U32s normal = hn::Add(hn::ShiftLeft<20>(magnitude), u32(120U << 23));
   const F32s subnormal = hn::Sub(floats(hn::Add(normal, u32(1U << 23))), f32(0x1p-6F));
   U32s value = hn::IfThenElse(hn::Lt(magnitude, u32(8)), bits(subnormal), normal);
   value = hn::IfThenElse(hn::Eq(magnitude, u32(0x7f)), u32(0x7fc00000), value);
-  return floats(hn::Or(value, sign));
+  return floats(hn::OrAnd(value, hn::ShiftLeft<24>(codes), u32(0x80000000)));
 }
 
 // --- ue8m0
