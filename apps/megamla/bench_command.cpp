@@ -157,6 +157,11 @@ Command bench_command() {
     app.add_option("--case", o->cases, "Shapes of block_scaled_linear: wo_a, wo_b, wq_b, wq_a_wkv")
         ->delimiter(',')
         ->capture_default_str();
+    app.add_option("--path", o->paths,
+                   "Of prefill_attention: gathered, paged (decode_attention on a chunk of a prompt)")
+        ->delimiter(',')
+        ->check(CLI::IsMember({"gathered", "paged"}))
+        ->capture_default_str();
     app.add_option("--repeats", o->repeats, "Timings per row")->check(CLI::Range(5, 1000))->capture_default_str();
     app.add_option("--commit", *commit, "Commit that the record names");
     device->add(app);

@@ -7,7 +7,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
+#include <thread>
 
 #include "cuda/launch.hpp"
 #include "nvml.hpp"
@@ -24,13 +26,14 @@ std::vector<int>& clocks_under_load() {
   return samples;
 }
 
-// Reads the clock until all work so far is done.
+// Reads the clock now and then until all work so far is done.
 void watch_clock(cudaEvent_t done) {
   cudaError_t state = cudaErrorNotReady;
   while ((state = cudaEventQuery(done)) == cudaErrorNotReady) {
     const int mhz = sm_clock_mhz();
-    // Read while the work was still running.
+    // Only what was read while the work was still running counts.
     if (mhz > 0 && cudaEventQuery(done) == cudaErrorNotReady) clocks_under_load().push_back(mhz);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   check("cudaEventQuery", state);
 }

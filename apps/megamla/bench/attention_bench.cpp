@@ -16,6 +16,7 @@ namespace {
 
 constexpr int64_t kDims = 512;
 constexpr int64_t kPositions = 4096;
+constexpr int64_t kRows = 16384;  // that the keys of a prefill chunk come from
 
 // q.k and p.v over every head: two products of 512 dims per key.
 double attention_flops(int64_t tokens, int64_t heads, int64_t keys) {
@@ -76,10 +77,15 @@ megamla_kv_cache make_pool(app::Arena& arena, int64_t bytes, const std::string& 
   return c;
 }
 
-megamla_tensor random_slots(app::Arena& arena, int64_t rows, int64_t width, int64_t slots, std::mt19937_64& random) {
+// Slots in [begin, end).
+void fill_random(const megamla_tensor& t, int64_t begin, int64_t end, std::mt19937_64& random) {
+  std::uniform_int_distribution<int32_t> any(static_cast<int32_t>(begin), static_cast<int32_t>(end - 1));
+  for (int64_t i = 0; i < t.shape[0] * t.shape[1]; ++i) data<int32_t>(t)[i] = any(random);
+}
+megamla_tensor random_slots(app::Arena& arena, int64_t rows, int64_t width, int64_t begin, int64_t end,
+                            std::mt19937_64& random) {
   const megamla_tensor t = arena.tensor(MEGAMLA_I32, {rows, width});
-  std::uniform_int_distribution<int32_t> any(0, static_cast<int32_t>(slots - 1));
-  for (int64_t i = 0; i < rows * width; ++i) data<int32_t>(t)[i] = any(random);
+  fill_random(t, begin, end, random);
   return t;
 }
 
@@ -103,60 +109,89 @@ megamla_tensor window_slots_of(app::Arena& arena, int64_t rows, int64_t width, c
   return t;
 }
 
+struct Pools {
+  explicit Pools(const Options& o)
+      : arena(o.device()),
+        window(make_pool(arena, pool_bytes(o), o.window_format, 32, 1)),
+        compressed(make_pool(arena, pool_bytes(o), o.topk_format, 64, 2)) {}
+  double key_bytes(int64_t window_keys, int64_t compressed_keys) const {
+    return static_cast<double>(window_keys * format::record_bytes(static_cast<megamla_kv_format>(window.format)) +
+                               compressed_keys *
+                                   format::record_bytes(static_cast<megamla_kv_format>(compressed.format)));
+  }
+
+  app::Arena arena;
+  megamla_kv_cache window, compressed;
+};
+
+// decode_attention over the pools, with a list of slots for each set of inputs.
+struct PagedCall {
+  PagedCall(const Options& o, Pools& pools, int64_t heads, int64_t token_count, int64_t topk)
+      : arena(pools.arena), exec(o.exec), tokens(token_count) {
+    set_common(params, make_common(arena, tokens, heads, o.output), o.output);
+    params.window = pools.window;
+    params.compressed = pools.compressed;
+    megamla_limits limits{};
+    limits.tokens = tokens;
+    limits.heads = heads;
+    limits.window_width = o.window;
+    limits.compressed_width = topk;
+    take_workspace(arena, exec, megamla_decode_attention_workspace_size, limits);
+  }
+
+  Row time(const Options& o) {
+    const auto choose = [&](int i) {
+      params.window_slots = slice(window_slots, i * tokens, (i + 1) * tokens);
+      params.compressed_slots = slice(compressed_slots, i * tokens, (i + 1) * tokens);
+    };
+    choose(0);
+    Row row;
+    row.implementation = implementation(params, exec);
+    row.seconds = time_calls(o, sets, [&](int i) {
+      choose(i);
+      run_op(arena, params, exec);
+    });
+    return row;
+  }
+
+  app::Arena arena;
+  megamla_exec exec;
+  int64_t tokens;
+  api::DecodeAttention params;
+  int sets = 0;
+  megamla_tensor window_slots{}, compressed_slots{};  // [sets * tokens, width]
+};
+
 }  // namespace
 
 void bench_decode_attention(const Options& o, const Emit& emit) {
-  app::Arena pools(o.device());
+  Pools pools(o);
   std::mt19937_64 random(7);
-  const megamla_kv_cache window = make_pool(pools, pool_bytes(o), o.window_format, 32, 1);
-  const megamla_kv_cache compressed = make_pool(pools, pool_bytes(o), o.topk_format, 64, 2);
   for (const int64_t heads : o.heads) {
     for (const int64_t topk : o.topk) {
       for (const int64_t tokens : o.tokens) {
-        app::Arena arena(pools);
-        megamla_exec exec = o.exec;
-        megamla_decode_attention_params p;
-        megamla_decode_attention_init(&p);
-        set_common(p, make_common(arena, tokens, heads, o.output), o.output);
-        p.window = window;
-        p.compressed = compressed;
-        megamla_limits limits{};
-        limits.tokens = tokens;
-        limits.heads = heads;
-        limits.window_width = o.window;
-        limits.compressed_width = topk;
-        take_workspace(arena, exec, megamla_decode_attention_workspace_size, limits);
-        const double key_bytes =
-            static_cast<double>(tokens) *
-            static_cast<double>(o.window * format::record_bytes(static_cast<megamla_kv_format>(window.format)) +
-                                topk * format::record_bytes(static_cast<megamla_kv_format>(compressed.format)));
-        const int sets = input_sets(o, key_bytes);
-        const megamla_tensor window_slots = window_slots_of(arena, sets * tokens, o.window, window, random);
-        const megamla_tensor compressed_slots =
-            random_slots(arena, sets * tokens, topk, format::num_slots(compressed), random);
-        p.window_slots = slice(window_slots, 0, tokens);
-        p.compressed_slots = slice(compressed_slots, 0, tokens);
-        Row row;
+        PagedCall call(o, pools, heads, tokens, topk);
+        const double key_bytes = static_cast<double>(tokens) * pools.key_bytes(o.window, topk);
+        call.sets = input_sets(o, key_bytes);
+        call.window_slots = window_slots_of(call.arena, call.sets * tokens, o.window, pools.window, random);
+        call.compressed_slots =
+            random_slots(call.arena, call.sets * tokens, topk, 0, format::num_slots(pools.compressed), random);
+        Row row = call.time(o);
         row.cell = {{"op", "decode_attention"},     {"heads", heads},    {"tokens", tokens},
                     {"window", o.window},           {"topk", topk},      {"window_format", o.window_format},
                     {"topk_format", o.topk_format}, {"output", o.output}};
-        row.implementation = implementation(p, exec);
         row.flops = attention_flops(tokens, heads, o.window + topk);
         row.bytes = key_bytes + static_cast<double>(tokens * heads * kDims * 3);
-        row.seconds = time_calls(o, sets, [&](int i) {
-          p.window_slots = slice(window_slots, i * tokens, (i + 1) * tokens);
-          p.compressed_slots = slice(compressed_slots, i * tokens, (i + 1) * tokens);
-          run_op(arena, p, exec);
-        });
         emit(std::move(row));
       }
     }
   }
 }
 
-void bench_prefill_attention(const Options& o, const Emit& emit) {
+namespace {
+
+void bench_gathered(const Options& o, const Emit& emit) {
   app::Arena pools(o.device());
-  constexpr int64_t kRows = 16384;
   const int64_t row_sets = kColdBytes / (kRows * kDims * 2) + 1;
   std::mt19937_64 random(7);
   std::vector<megamla_tensor> rows;
@@ -175,7 +210,7 @@ void bench_prefill_attention(const Options& o, const Emit& emit) {
         set_common(p, make_common(arena, tokens, heads, o.output), o.output);
         const double row_bytes = static_cast<double>(std::min(kRows, tokens * keys)) * kDims * 2;
         const int sets = input_sets(o, row_bytes);
-        const megamla_tensor indices = random_slots(arena, sets * tokens, keys, kRows, random);
+        const megamla_tensor indices = random_slots(arena, sets * tokens, keys, 0, kRows, random);
         p.kv = rows[0];
         p.indices = slice(indices, 0, tokens);
         megamla_limits limits{};
@@ -198,6 +233,52 @@ void bench_prefill_attention(const Options& o, const Emit& emit) {
       }
     }
   }
+}
+
+// Straight from the pages: the decode op on a chunk of consecutive tokens, whose windows overlap and whose compressed
+// keys lie within kRows slots.
+void bench_paged(const Options& o, const Emit& emit) {
+  Pools pools(o);
+  std::mt19937_64 random(7);
+  for (const int64_t heads : o.heads) {
+    for (const int64_t topk : o.topk) {
+      for (const int64_t tokens : o.tokens) {
+        PagedCall call(o, pools, heads, tokens, topk);
+        const int64_t compressed_rows = std::min(kRows, tokens * topk);
+        const double row_bytes = pools.key_bytes(tokens + o.window, compressed_rows);
+        call.sets = input_sets(o, row_bytes);
+        call.window_slots = call.arena.tensor(MEGAMLA_I32, {call.sets * tokens, o.window});
+        call.compressed_slots = call.arena.tensor(MEGAMLA_I32, {call.sets * tokens, topk});
+        for (int64_t i = 0; i < call.sets; ++i) {
+          const int64_t first = i * (tokens + o.window) % (format::num_slots(pools.window) - tokens - o.window + 1);
+          for (int64_t t = 0; t < tokens; ++t) {
+            for (int64_t w = 0; w < o.window; ++w)
+              at<int32_t>(call.window_slots, i * tokens + t, w) = static_cast<int32_t>(first + t + w);
+          }
+          const int64_t begin = i * kRows % (format::num_slots(pools.compressed) - kRows + 1);
+          fill_random(slice(call.compressed_slots, i * tokens, (i + 1) * tokens), begin, begin + kRows, random);
+        }
+        Row row = call.time(o);
+        row.cell = {{"op", "prefill_attention"},
+                    {"heads", heads},
+                    {"tokens", tokens},
+                    {"topk", o.window + topk},
+                    {"path", "paged"},
+                    {"output", o.output},
+                    {"window_format", o.window_format},
+                    {"topk_format", o.topk_format}};
+        row.flops = attention_flops(tokens, heads, o.window + topk);
+        row.bytes = row_bytes + static_cast<double>(tokens * heads * kDims * 3);
+        emit(std::move(row));
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void bench_prefill_attention(const Options& o, const Emit& emit) {
+  for (const std::string& path : o.paths) path == "paged" ? bench_paged(o, emit) : bench_gathered(o, emit);
 }
 
 }  // namespace megamla::bench

@@ -35,6 +35,7 @@ struct Options {
   std::string topk_format = "nvfp4_288";
   std::string output = "fp8";
   std::vector<std::string> cases{"wo_a", "wo_b", "wq_b"};
+  std::vector<std::string> paths{"gathered"};
   int repeats = 7;
   megamla_exec exec;
 
