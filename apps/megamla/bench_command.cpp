@@ -149,8 +149,9 @@ Command bench_command() {
     app.add_option("--window", o->window, "Window keys per token")
         ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
         ->capture_default_str();
-    app.add_option("--window-format", o->window_format, "fp8_528 or fp8_584")->capture_default_str();
-    app.add_option("--topk-format", o->topk_format, "fp8_528, nvfp4_288 or fp8_584")->capture_default_str();
+    app.add_option("--window-format", o->window_format, "Of attention ops: fp8_528 or fp8_584")->capture_default_str();
+    app.add_option("--topk-format", o->topk_format, "Of attention ops: fp8_528, nvfp4_288 or fp8_584")
+        ->capture_default_str();
     app.add_option("--output", o->output, "fp8 (the output pair) or bf16")
         ->check(CLI::IsMember({"fp8", "bf16"}))
         ->capture_default_str();

@@ -4,6 +4,7 @@
 
 #include "core/tensor.hpp"
 #include "core/threads.hpp"
+#include "cpu/fetch.hpp"
 #include "cpu/record_codec.hpp"
 #include "format/page.hpp"
 #include "plan/gather_rows.hpp"
@@ -14,6 +15,16 @@ namespace {
 
 constexpr int64_t kRowsPerItem = 64;  // 64 KiB of output: enough to pay for handing out an item
 
+constexpr int64_t kRowsAhead = 4;  // records that are fetched before they are decoded
+
+template <class Record>
+void fetch_record(const megamla_kv_cache& cache, int64_t slot) {
+  if (slot < 0) return;
+  const auto bytes = format::slot_bytes(cache, slot);
+  fetch(bytes.data, Record::kDataBytes);
+  fetch(bytes.scale, Record::kScaleBytes);
+}
+
 template <class Record>
 void gather_rows(const megamla_kv_gather_params& p, int64_t request, int64_t begin) {
   const int64_t seq_len = at<const int32_t>(p.seq_lens, request);
@@ -22,7 +33,9 @@ void gather_rows(const megamla_kv_gather_params& p, int64_t request, int64_t beg
   const int64_t columns = p.block_table.shape[1];
   const int32_t* entries = columns == 0 ? nullptr : &at<const int32_t>(p.block_table, request, 0);
   const plan::PageTable table{entries, columns, p.cache.page_size, p.cache.num_pages};
-  for (int64_t i = begin; i < std::min(begin + kRowsPerItem, range.rows); ++i) {
+  const int64_t end = std::min(begin + kRowsPerItem, range.rows);
+  for (int64_t i = begin; i < end; ++i) {
+    if (i + kRowsAhead < end) fetch_record<Record>(p.cache, plan::slot_of(table, range.first + i + kRowsAhead));
     const int64_t slot = plan::slot_of(table, range.first + i);
     if (slot < 0) continue;
     const auto bytes = format::slot_bytes(p.cache, slot);

@@ -5,12 +5,15 @@
 
 #include "core/tensor.hpp"
 #include "core/threads.hpp"
+#include "cpu/fetch.hpp"
 #include "cpu/record_codec.hpp"
 #include "format/page.hpp"
 #include "plan/insert_rows.hpp"
 
 namespace megamla::cpu {
 namespace {
+
+constexpr int64_t kRowsAhead = 4;  // rows whose memory is fetched before they are written
 
 // Workers share the slots, not the rows: a slot's bytes have one writer, so a slot that is named twice holds its last
 // row whatever the number of threads. Blocks of slots keep planar scale rows of one cache line on one worker, and give
@@ -37,6 +40,7 @@ class Inserter {
   int64_t insert(int64_t worker, int64_t workers) const {
     int64_t refused = 0;
     for (int64_t t = 0; t < rows_; ++t) {
+      if (t + kRowsAhead < rows_) fetch_row(t + kRowsAhead, worker, workers);
       const int64_t slot = at<const int64_t>(p_.slot_mapping, t);
       if (slot < 0) continue;
       if (slot < rule_.num_slots && owner_of(slot, workers) != worker) continue;
@@ -50,6 +54,16 @@ class Inserter {
   }
 
  private:
+  // Both ends of a row that this worker will write.
+  void fetch_row(int64_t t, int64_t worker, int64_t workers) const {
+    const int64_t slot = at<const int64_t>(p_.slot_mapping, t);
+    if (slot < 0 || slot >= rule_.num_slots || owner_of(slot, workers) != worker) return;
+    const auto bytes = format::slot_bytes(p_.cache, slot);
+    fetch(&at<const format::Bf16>(p_.latent, t, 0), format::kHeadDim * static_cast<int64_t>(sizeof(format::Bf16)));
+    fetch(bytes.data, Record::kDataBytes);
+    fetch(bytes.scale, Record::kScaleBytes);
+  }
+
   void write_row(int64_t t, const plan::InsertTarget& target) const {
     const float* cos_sin = present(p_.cos_sin) ? &at<const float>(p_.cos_sin, target.table_row, 0) : nullptr;
     alignas(64) float x[format::kHeadDim];

@@ -48,7 +48,7 @@ double record_bytes(const std::string& format_name) {
 }  // namespace
 
 void bench_kv_insert(const Options& o, const Emit& emit) {
-  for (const std::string& format_name : {o.window_format, o.topk_format}) {
+  for (const std::string format_name : {"fp8_528", "nvfp4_288", "fp8_584"}) {
     for (const int64_t tokens : o.tokens) {
       app::Arena arena(o.device());
       const int sets = input_sets(o, static_cast<double>(tokens) * record_bytes(format_name));
@@ -61,7 +61,7 @@ void bench_kv_insert(const Options& o, const Emit& emit) {
       std::fill_n(data<float>(p.cos_sin), 4096 * 64, 0.70710678F);
       for (int64_t t = 0; t < tokens; ++t) at<int64_t>(p.positions, t) = t % 4096;
       p.cache = make_pool(arena, format_name, sets * tokens);
-      p.writer = format_name == o.window_format ? MEGAMLA_WRITER_WINDOW : MEGAMLA_WRITER_COMPRESSED;
+      p.writer = format_name == "nvfp4_288" ? MEGAMLA_WRITER_COMPRESSED : MEGAMLA_WRITER_WINDOW;
       p.compress_ratio = 1;
       // Set i takes the rows behind those of set i - 1, in pages that lie anywhere.
       const megamla_tensor slots = arena.tensor(MEGAMLA_I64, {sets * tokens});
@@ -83,7 +83,7 @@ void bench_kv_insert(const Options& o, const Emit& emit) {
 }
 
 void bench_kv_gather(const Options& o, const Emit& emit) {
-  for (const std::string& format_name : {o.window_format, o.topk_format}) {
+  for (const std::string format_name : {"fp8_528", "nvfp4_288", "fp8_584"}) {
     for (const int64_t tokens : o.tokens) {
       app::Arena arena(o.device());
       const int sets = input_sets(o, static_cast<double>(tokens) * record_bytes(format_name));

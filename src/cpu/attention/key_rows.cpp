@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "cpu/fetch.hpp"
 #include "cpu/record_codec.hpp"
 #include "cpu/widen.hpp"
 
@@ -11,7 +12,6 @@ namespace {
 
 constexpr int64_t kDims = format::kHeadDim;
 constexpr int64_t kKeysAhead = 12;  // keys whose cache lines are fetched before they are needed
-constexpr int64_t kCacheLine = 64;
 
 void copy_bf16(const format::Bf16* values, format::Bf16* out) {
   std::memcpy(out, values, static_cast<size_t>(kDims) * sizeof(*out));
@@ -29,15 +29,10 @@ void decode(Record record, const uint8_t* data, const uint8_t* scale, float* out
   widen_bf16(row, kDims, out);
 }
 
-void fetch(const uint8_t* begin, int64_t bytes) {
-  for (int64_t i = 0; i < bytes; i += kCacheLine) __builtin_prefetch(begin + i);
-  asm volatile("");  // GCC takes a function that only prefetches for one without effect, and drops the calls of it
-}
-
 void fetch_key(const KeyRef& key) {
   if (!present(key.source->cache)) {
     const auto* row = &at<const format::Bf16>(key.source->rows, key.slot);
-    return fetch(reinterpret_cast<const uint8_t*>(row), kDims * static_cast<int64_t>(sizeof(*row)));
+    return fetch(row, kDims * static_cast<int64_t>(sizeof(*row)));
   }
   const auto kind = static_cast<megamla_kv_format>(key.source->cache.format);
   const auto bytes = format::slot_bytes(key.source->cache, key.slot);
