@@ -11,6 +11,14 @@ namespace megamla {
 inline bool present(const megamla_tensor& t) { return t.ndim > 0; }
 inline bool present(const megamla_kv_cache& c) { return c.format != MEGAMLA_KV_NONE; }
 
+// A tensor without elements may have no memory, and strides that mean nothing: no address is taken from it.
+inline bool is_empty(const megamla_tensor& t) {
+  for (int d = 0; d < t.ndim; ++d) {
+    if (t.shape[d] == 0) return true;
+  }
+  return false;
+}
+
 template <class T>
 T* data(const megamla_tensor& t) {
   return static_cast<T*>(t.data);
@@ -28,6 +36,12 @@ T& at(const megamla_tensor& t, int64_t i, int64_t j) {
 template <class T>
 T& at(const megamla_tensor& t, int64_t i, int64_t j, int64_t k) {
   return data<T>(t)[i * t.stride[0] + j * t.stride[1] + k * t.stride[2]];
+}
+
+// Row i of a matrix; null where the matrix has no columns.
+template <class T>
+T* row_of(const megamla_tensor& t, int64_t i) {
+  return is_empty(t) ? nullptr : &at<T>(t, i);
 }
 
 // An I32 or I64 index tensor, element i, as 64 bits.

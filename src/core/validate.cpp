@@ -30,13 +30,6 @@ std::string expected_text(std::initializer_list<megamla_dtype> dtypes, std::init
   return text + "]";
 }
 
-bool is_empty(const megamla_tensor& t) {
-  for (int d = 0; d < t.ndim; ++d) {
-    if (t.shape[d] == 0) return true;
-  }
-  return false;
-}
-
 // One past the last element's offset, in elements; -1 if 64 bits (in bytes) do not hold it.
 int64_t extent_elements(const megamla_tensor& t) {
   Wide last = 0;
@@ -123,7 +116,7 @@ Validator& Validator::tensor(const char* name, const megamla_tensor& t, std::ini
     if (d >= contiguous_from && t.shape[d] > 1) {
       require(t.stride[d] == dense, name, fmt::format("stride {} in dimension {}", dense, d), list(t.stride, t.ndim));
     }
-    dense *= t.shape[d];
+    if (__builtin_mul_overflow(dense, t.shape[d], &dense)) dense = std::numeric_limits<int64_t>::max();
   }
   if (!ok()) return *this;
   require(extent_elements(t) >= 0, name, "an extent below 2^60 elements", list(t.stride, t.ndim));
@@ -153,9 +146,12 @@ Validator& Validator::cache(const char* name, const megamla_kv_cache& c,
     fits |= c.format == f;
     names += fmt::format("{}{}", names.empty() ? "" : " or ", format::name(f));
   }
-  const auto kind = static_cast<megamla_kv_format>(c.format);
-  require(fits, name, "format " + names, format::name(kind));
+  // A number that is none of the enumeration's is never turned into it.
+  const bool known = c.format >= MEGAMLA_KV_NONE && c.format <= MEGAMLA_KV_FP8_584;
+  require(fits, name, "format " + names,
+          known ? format::name(static_cast<megamla_kv_format>(c.format)) : fmt::format("format {}", c.format));
   if (!ok()) return *this;
+  const auto kind = static_cast<megamla_kv_format>(c.format);
   require(c.layout == MEGAMLA_PAGE_PLANAR || (c.layout == MEGAMLA_PAGE_INTERLEAVED && kind != MEGAMLA_KV_FP8_584), name,
           kind == MEGAMLA_KV_FP8_584 ? "the planar page layout (fp8_584 has no other)"
                                      : "page layout planar (0) or interleaved (1)",

@@ -31,7 +31,7 @@ void gather_rows(const megamla_kv_gather_params& p, int64_t request, int64_t beg
   const int64_t gather_len = present(p.gather_lens) ? at<const int32_t>(p.gather_lens, request) : seq_len;
   const plan::GatherRange range = plan::gather_range(seq_len, gather_len, p.out.shape[1], p.offset);
   const int64_t columns = p.block_table.shape[1];
-  const int32_t* entries = columns == 0 ? nullptr : &at<const int32_t>(p.block_table, request, 0);
+  const int32_t* entries = row_of<const int32_t>(p.block_table, request);
   const plan::PageTable table{entries, columns, p.cache.page_size, p.cache.num_pages};
   const int64_t end = std::min(begin + kRowsPerItem, range.rows);
   for (int64_t i = begin; i < end; ++i) {

@@ -68,6 +68,7 @@ void cast(const megamla_output_cast_params& p, int threads) {
 }  // namespace
 
 Status output_cast(const megamla_output_cast_params& p, const megamla_exec& exec) {
+  if (is_empty(p.out)) return {};
   const int threads = resolve_threads(exec.num_threads);
   p.in.dtype == MEGAMLA_F32 ? cast<float>(p, threads) : cast<format::Bf16>(p, threads);
   return {};

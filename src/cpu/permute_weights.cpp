@@ -61,7 +61,7 @@ void pad_q(const megamla_permute_weights_params& p, const megamla_exec& exec) {
   const Mover mover(p);
   const int64_t local = p.in.shape[1];
   const int64_t padded = p.out.shape[1];
-  for_each_row(padded == 0 ? 0 : p.in.shape[0], exec, [&](int64_t t) {
+  for_each_row(p.in.shape[0], exec, [&](int64_t t) {
     for (int64_t d = 0; d < kHeadDim; d += kQChunkDims) {
       const int64_t to = t * padded * kHeadDim + format::q_chunked_index(padded, 0, d);
       const int64_t live = local * kQChunkDims;
@@ -103,7 +103,7 @@ void permute_wq_b(const megamla_permute_weights_params& p, const megamla_exec& e
   const int64_t heads = rows / kHeadDim;
   const int64_t columns = p.in.shape[1];
   const int64_t scale_columns = columns / kBlock;
-  for_each_row(columns == 0 ? 0 : rows, exec, [&](int64_t row) {
+  for_each_row(rows, exec, [&](int64_t row) {
     const int64_t to = format::q_chunked_index(heads, row / kHeadDim, row % kHeadDim);
     mover.move(to * columns, row * columns, columns);
     const uint8_t* scales = data<const uint8_t>(p.in_scale) + row / kBlock * scale_columns;
@@ -135,6 +135,7 @@ void permute_wo_a(const megamla_permute_weights_params& p, const megamla_exec& e
 }  // namespace
 
 Status permute_weights(const megamla_permute_weights_params& p, const megamla_exec& exec) {
+  if (is_empty(p.out)) return {};
   switch (static_cast<megamla_permute_kind>(p.kind)) {
     case MEGAMLA_PERMUTE_Q:
       permute_q(p, exec);

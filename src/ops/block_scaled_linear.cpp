@@ -10,7 +10,6 @@ namespace megamla::ops {
 namespace {
 
 using Params = megamla_block_scaled_linear_params;
-constexpr int64_t kAny = Validator::kAny;
 
 // Strides (1, words * A, A); one that is never taken may be anything.
 bool is_packed(const megamla_tensor& scale) {

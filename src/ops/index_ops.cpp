@@ -77,6 +77,7 @@ Status validate(const megamla_swa_metadata_params& p, int32_t cuda_device) {
   v.range("num_pages", p.num_pages, 0, INT32_MAX);
   v.range("window", p.window, 1, kMaxWidth);
   v.range("num_decodes", p.num_decodes, 0, requests);
+  if (!v.ok()) return v.status();
   v.range("causal", p.causal, 0, 1);
   v.range("reserved", p.reserved, 0, 0);
   v.tensor("is_valid_token", p.is_valid_token, {MEGAMLA_U8}, {tokens}, 0, kWrite);

@@ -25,7 +25,9 @@ void validate_mxfp8(Validator& v, const megamla_output_cast_params& p) {
   if (!v.ok()) return;
   const int64_t rows = p.in.shape[0];
   const int64_t columns = p.in.shape[1];
+  v.range("in rows", rows, 0, int64_t{1} << 31).range("in columns", columns, 0, int64_t{1} << 31);
   v.multiple_of("in columns", columns, 32);
+  if (!v.ok()) return;
   v.tensor("out", p.out, {MEGAMLA_F8_E4M3}, {rows, columns}, 0, kWrite);
   v.tensor("out_scale", p.out_scale, {MEGAMLA_F8_E8M0}, {format::f8_128x4_size(rows, columns / 32)}, 0, kWrite);
 }

@@ -8,12 +8,6 @@
 namespace megamla::plan {
 namespace {
 
-// Row i of a matrix; a matrix without columns may have no memory at all.
-template <class T>
-T* row_of(const megamla_tensor& t, int64_t i) {
-  return t.data == nullptr ? nullptr : data<T>(t) + i * t.stride[0];
-}
-
 // num_pages 0 = not checked.
 PageTable page_table(const megamla_tensor& block_table, int64_t request, int64_t page_size, int64_t num_pages) {
   return {row_of<const int32_t>(block_table, request), block_table.shape[1], page_size,

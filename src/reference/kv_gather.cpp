@@ -13,7 +13,7 @@ Status kv_gather(const megamla_kv_gather_params& p, const megamla_exec&) {
     const int64_t seq_len = at<const int32_t>(p.seq_lens, r);
     const int64_t gather_len = present(p.gather_lens) ? at<const int32_t>(p.gather_lens, r) : seq_len;
     const plan::GatherRange range = plan::gather_range(seq_len, gather_len, p.out.shape[1], p.offset);
-    const int32_t* entries = columns == 0 ? nullptr : &at<const int32_t>(p.block_table, r, 0);
+    const int32_t* entries = row_of<const int32_t>(p.block_table, r);
     const plan::PageTable table{entries, columns, p.cache.page_size, p.cache.num_pages};
     for (int64_t i = 0; i < range.rows; ++i) {
       const int64_t slot = plan::slot_of(table, range.first + i);

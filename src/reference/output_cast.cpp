@@ -38,6 +38,7 @@ void cast_mxfp8(const megamla_output_cast_params& p) {
 }  // namespace
 
 Status output_cast(const megamla_output_cast_params& p, const megamla_exec&) {
+  if (is_empty(p.out)) return {};
   p.target == MEGAMLA_CAST_ATTENTION_OUTPUT ? cast_attention_output(p) : cast_mxfp8(p);
   return {};
 }

@@ -35,9 +35,7 @@ void pad_q(const megamla_permute_weights_params& p) {
   const int64_t local = p.in.shape[1];
   const int64_t padded = p.out.shape[1];
   const int64_t size = megamla_dtype_size(static_cast<megamla_dtype>(p.out.dtype));
-  if (p.out.shape[0] * padded > 0) {
-    std::memset(p.out.data, 0, static_cast<size_t>(p.out.shape[0] * padded * kHeadDim * size));
-  }
+  std::memset(p.out.data, 0, static_cast<size_t>(p.out.shape[0] * padded * kHeadDim * size));
   for (int64_t t = 0; t < p.in.shape[0]; ++t) {
     for (int64_t h = 0; h < local; ++h) {
       for (int64_t d = 0; d < kHeadDim; ++d) {
@@ -113,6 +111,7 @@ void permute_wo_a(const megamla_permute_weights_params& p) {
 }  // namespace
 
 Status permute_weights(const megamla_permute_weights_params& p, const megamla_exec&) {
+  if (is_empty(p.out)) return {};
   switch (static_cast<megamla_permute_kind>(p.kind)) {
     case MEGAMLA_PERMUTE_Q:
       permute_q(p);

@@ -1,0 +1,166 @@
+// Arguments at the edges of 64 bits, empty tensors whose strides and memory mean nothing, numbers that no enumeration
+// has: accepted or refused as the contract says, without arithmetic that overflows (the sanitizer build judges that).
+#include <gtest/gtest.h>
+
+#include <array>
+#include <climits>
+
+#include "megamla/megamla.hpp"
+
+namespace megamla::test {
+namespace {
+
+constexpr int64_t kHuge = INT64_MAX - 31;
+
+const megamla_device kDevices[] = {MEGAMLA_DEVICE_REFERENCE, MEGAMLA_DEVICE_CPU};
+
+// Extents that no memory has; a stride is only looked at where it is taken.
+megamla_tensor huge(megamla_tensor t, int dimension) {
+  t.shape[dimension] = INT64_MAX;
+  return t;
+}
+
+// No memory, and strides whose products leave 64 bits.
+megamla_tensor empty(megamla_dtype dtype, std::initializer_list<int64_t> shape) {
+  megamla_tensor t = api::tensor(static_cast<void*>(nullptr), shape, dtype);
+  for (int d = 0; d < t.ndim; ++d) t.stride[d] = kHuge;
+  return t;
+}
+
+TEST(OddArguments, ExtentsWhoseProductLeaves64Bits) {
+  std::array<int32_t, 8> memory{};
+  api::TopkToSlots p;
+  p.topk = api::tensor(memory.data(), {1, 2});
+  p.token_to_req = api::tensor(memory.data(), {1});
+  p.block_table = api::tensor(memory.data(), {2, 1});
+  p.slots = api::tensor(memory.data() + 4, {1, 2});
+  p.lens = api::tensor(memory.data() + 6, {1});
+  for (const megamla_device device : kDevices) {
+    EXPECT_TRUE(api::supports(p, device)) << megamla_last_error();
+    for (int dimension = 0; dimension < 2; ++dimension) {
+      api::TopkToSlots odd = p;
+      odd.topk = huge(odd.topk, dimension);
+      EXPECT_EQ(api::supports(odd, device).code(), MEGAMLA_INVALID_ARGUMENT);
+      odd = p;
+      odd.topk.shape[0] = INT64_MAX / 2;
+      odd.topk.shape[1] = INT64_MAX / 2;
+      EXPECT_EQ(api::supports(odd, device).code(), MEGAMLA_INVALID_ARGUMENT);
+      odd = p;
+      odd.block_table = huge(odd.block_table, dimension);
+      EXPECT_EQ(api::supports(odd, device).code(), MEGAMLA_INVALID_ARGUMENT);
+    }
+  }
+}
+
+TEST(OddArguments, ListsWithoutColumnsNeedNoMemory) {
+  std::array<int32_t, 3> requests{0, 1, 0};
+  std::array<int32_t, 3> lens{7, 7, 7};
+  api::TopkToSlots p;
+  p.topk = empty(MEGAMLA_I32, {3, 0});
+  p.token_to_req = api::tensor(requests.data(), {3});
+  p.block_table = empty(MEGAMLA_I32, {2, 0});
+  p.slots = empty(MEGAMLA_I32, {3, 0});
+  p.lens = api::tensor(lens.data(), {3});
+  for (const megamla_device device : kDevices) {
+    lens.fill(7);
+    EXPECT_TRUE(api::run(p, api::Exec(device))) << megamla_last_error();
+    EXPECT_EQ(lens, (std::array<int32_t, 3>{0, 0, 0}));
+    // The same with memory: its rows are no nearer for that.
+    p.topk.data = p.slots.data = requests.data();
+    p.block_table.data = requests.data();
+    EXPECT_TRUE(api::run(p, api::Exec(device))) << megamla_last_error();
+    p.topk.data = p.slots.data = p.block_table.data = nullptr;
+  }
+}
+
+TEST(OddArguments, SlotMappingWithoutPages) {
+  std::array<int32_t, 2> starts{0, 2};
+  std::array<int32_t, 1> seq_lens{2};
+  std::array<int64_t, 2> slots{7, 7};
+  const megamla_tensor start_locations = api::tensor(starts.data(), {2});
+  const megamla_tensor lens = api::tensor(seq_lens.data(), {1});
+  const megamla_tensor table = empty(MEGAMLA_I32, {1, 0});
+  const megamla_tensor out = api::tensor(slots.data(), {2});
+  EXPECT_EQ(megamla_compressed_slot_mapping(&start_locations, &lens, &table, 4, &out), MEGAMLA_OK);
+  EXPECT_EQ(slots, (std::array<int64_t, 2>{-1, -1}));
+}
+
+TEST(OddArguments, CastsOfNothing) {
+  api::OutputCast p;
+  p.target = MEGAMLA_CAST_MXFP8;
+  for (const int64_t rows : {int64_t{3}, int64_t{1} << 31}) {
+    p.in = empty(MEGAMLA_BF16, {rows, 0});
+    p.out = empty(MEGAMLA_F8_E4M3, {rows, 0});
+    p.out_scale = empty(MEGAMLA_F8_E8M0, {0});
+    for (const megamla_device device : kDevices) {
+      EXPECT_TRUE(api::run(p, api::Exec(device))) << megamla_last_error();
+    }
+  }
+  p.in.shape[0] = p.out.shape[0] = INT64_MAX;  // rounding it up to 128 would leave 64 bits
+  for (const megamla_device device : kDevices) {
+    EXPECT_EQ(api::supports(p, device).code(), MEGAMLA_INVALID_ARGUMENT);
+  }
+}
+
+// As many rows as the type can count, and none of them has an element: nothing to walk over.
+TEST(OddArguments, PermutationsOfNothing) {
+  for (const int kind : {MEGAMLA_PERMUTE_Q, MEGAMLA_PERMUTE_PAD_Q, MEGAMLA_PERMUTE_O, MEGAMLA_PERMUTE_O_CHUNKS}) {
+    const int64_t width = kind == MEGAMLA_PERMUTE_O ? 4096 : kind == MEGAMLA_PERMUTE_O_CHUNKS ? 128 : 512;
+    api::PermuteWeights p;
+    p.kind = kind;
+    p.in = empty(MEGAMLA_U8, {kHuge, 0, width});
+    p.out = empty(MEGAMLA_U8, {kHuge, 0, width});
+    for (const megamla_device device : kDevices) {
+      EXPECT_TRUE(api::run(p, api::Exec(device))) << megamla_last_error();
+    }
+  }
+  api::PermuteWeights p;
+  p.kind = MEGAMLA_PERMUTE_WQ_B;
+  constexpr int64_t kRows = int64_t{1} << 61;
+  p.in = empty(MEGAMLA_F8_E4M3, {kRows, 0});
+  p.in_scale = empty(MEGAMLA_F8_E8M0, {kRows / 32, 0});
+  p.out = empty(MEGAMLA_F8_E4M3, {kRows, 0});
+  p.out_scale = empty(MEGAMLA_F8_E8M0, {kRows, 0});
+  for (const megamla_device device : kDevices) {
+    EXPECT_TRUE(api::run(p, api::Exec(device))) << megamla_last_error();
+  }
+}
+
+TEST(OddArguments, FewerDecodesThanNone) {
+  std::array<int32_t, 2> starts{0, 1};
+  std::array<int32_t, 4> numbers{};
+  std::array<int64_t, 1> mapping{};
+  std::array<uint8_t, 1> valid{};
+  api::SwaMetadata p;
+  p.query_start_loc = api::tensor(starts.data(), {2});
+  p.seq_lens = api::tensor(numbers.data(), {1});
+  p.slot_mapping = api::tensor(mapping.data(), {1});
+  p.block_table = api::tensor(numbers.data(), {1, 1});
+  p.is_valid_token = api::tensor(valid.data(), {1});
+  p.token_to_req = api::tensor(numbers.data() + 1, {1});
+  p.decode_swa_indices = api::tensor(numbers.data() + 2, {1, 1});
+  p.decode_swa_lens = api::tensor(numbers.data() + 3, {1});
+  p.prefill_gather_lens = empty(MEGAMLA_I32, {0});
+  p.num_decodes = 1;
+  for (const megamla_device device : kDevices) {
+    EXPECT_TRUE(api::supports(p, device)) << megamla_last_error();
+    for (const int64_t decodes : {INT64_MIN, int64_t{-1}, int64_t{2}, INT64_MAX}) {
+      api::SwaMetadata odd = p;
+      odd.num_decodes = decodes;
+      EXPECT_EQ(api::supports(odd, device).code(), MEGAMLA_INVALID_ARGUMENT);
+    }
+  }
+}
+
+TEST(OddArguments, FormatsThatAreNone) {
+  for (const int32_t format : {-1, 4, 744146190, INT32_MIN, INT32_MAX}) {
+    api::KvGather p;
+    p.cache.format = format;
+    EXPECT_EQ(api::supports(p, MEGAMLA_DEVICE_CPU).code(), MEGAMLA_INVALID_ARGUMENT);
+    EXPECT_NE(std::string(megamla_last_error()).find(std::to_string(format)), std::string::npos)
+        << megamla_last_error();
+  }
+}
+
+}  // namespace
+}  // namespace megamla::test
