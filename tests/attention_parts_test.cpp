@@ -6,12 +6,10 @@
 #include <limits>
 #include <random>
 
-#include "cpu/attention/cast.hpp"
 #include "cpu/attention/key_rows.hpp"
 #include "cpu/attention/key_split.hpp"
 #include "cpu/attention/products_avx512.hpp"
 #include "cpu/attention/softmax.hpp"
-#include "format/output_cast.hpp"
 #include "support/paged_cache.hpp"
 
 namespace megamla::cpu::attention {
@@ -56,32 +54,6 @@ TEST(AttentionParts, KeysAreDecodedAsTheFormatSays) {
               << test::name_of(kind) << " key " << k << " dim " << d << ": " << value << " for " << expected[d];
         }
       }
-    }
-  }
-}
-
-TEST(AttentionParts, OutputCastIsTheFormats) {
-  std::mt19937_64 random(2);
-  constexpr int64_t kGroups = 4000;
-  std::vector<float> x(kGroups * 32);
-  for (size_t i = 0; i < x.size(); ++i) {
-    const auto group = static_cast<int>(i / 32);
-    const float size = std::ldexp(1.0F, group % 60 - 40);
-    x[i] = size * std::normal_distribution<float>()(random);
-    if (group % 5 == 0) x[i] = i % 32 == 3 ? 448 * size : 0;  // a maximum that is a power of two times 448
-    if (group % 7 == 0) x[i] = std::nextafter(448 * size, group % 2 == 0 ? 0.0F : FLT_MAX);
-    if (group % 11 == 0) x[i] = -0.0F;
-  }
-  x[40] = std::numeric_limits<float>::quiet_NaN();
-  x[80] = std::numeric_limits<float>::infinity();
-  for (const Multiplier multiplier : multipliers()) {
-    std::vector<uint8_t> data(kGroups * 40, 1), scales(kGroups);
-    cast_output_groups(multiplier, x.data(), kGroups, data.data(), 40, scales.data());
-    for (size_t g = 0; g < kGroups; ++g) {
-      uint8_t expected[32];
-      ASSERT_EQ(scales[g], format::cast_output_group(&x[g * 32], expected)) << g;
-      ASSERT_EQ(std::memcmp(expected, &data[g * 40], 32), 0) << g;
-      ASSERT_EQ(data[g * 40 + 32], 1);
     }
   }
 }

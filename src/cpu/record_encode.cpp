@@ -107,26 +107,15 @@ void encode_nvfp4_288(const float* x, uint8_t* data, uint8_t* scale) {
   }
 }
 
-// A pair of bf16 values fills a 32-bit lane: dim 2j in its lower half, dim 2j+1 in its upper half.
 void rotate_latent(megamla_kv_writer writer, const format::Bf16* latent, const float* cos_sin, float* x) {
   const int plain = cos_sin == nullptr ? format::kHeadDim : format::kNopeDim;
   for (int d = 0; d < plain; d += kLanes) hn::StoreU(load(latent + d), F32(), x + d);
   if (cos_sin == nullptr) return;
   constexpr int kPairs = format::kRopeDim / 2;
-  const auto* pairs = reinterpret_cast<const uint32_t*>(latent + format::kNopeDim);
   for (int j = 0; j < kPairs; j += kLanes) {
-    const U32s pair = hn::LoadU(U32(), pairs + j);
-    const F32s x0 = floats(hn::ShiftLeft<16>(pair));
-    const F32s x1 = floats(hn::And(pair, u32(0xffff0000)));
-    const F32s cosine = load(cos_sin + j);
-    const F32s sine = load(cos_sin + kPairs + j);
-    F32s y0 = hn::MulSub(x0, cosine, hn::Mul(x1, sine));
-    F32s y1 = hn::MulAdd(x0, sine, hn::Mul(x1, cosine));
-    if (writer == MEGAMLA_WRITER_WINDOW) {
-      y0 = round_to_bf16(y0);
-      y1 = round_to_bf16(y1);
-    }
-    hn::StoreInterleaved2(y0, y1, F32(), x + format::kNopeDim + 2 * j);
+    Pairs y = rotate(load_pairs(latent + format::kNopeDim + 2 * j), load(cos_sin + j), load(cos_sin + kPairs + j));
+    if (writer == MEGAMLA_WRITER_WINDOW) y = {round_to_bf16(y.x0), round_to_bf16(y.x1)};
+    hn::StoreInterleaved2(y.x0, y.x1, F32(), x + format::kNopeDim + 2 * j);
   }
 }
 

@@ -163,7 +163,7 @@ class Call {
     constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
     if (view_.count_keys(t) == 0) return write_zero_row(view_, t, kInfinity, -kInfinity);
     if (rotation.outside) return write_zero_row(view_, t, kNan, kNan);
-    write_row(multiplier_, view_, t, rotation.cos_sin, row);
+    write_row(view_, t, rotation.cos_sin, row);
   }
 
   Multiplier multiplier_;

@@ -5,39 +5,27 @@
 #include <limits>
 #include <numbers>
 
-#include "cpu/attention/cast.hpp"
-#include "cpu/simd.hpp"
+#include "cpu/cast_groups.hpp"
+#include "cpu/rotate.hpp"
 #include "cpu/widen.hpp"
 #include "format/output_cast.hpp"
-#include "format/rope.hpp"
 
 namespace megamla::cpu::attention {
 namespace {
 
 constexpr int64_t kDims = format::kHeadDim;
-constexpr int kPairs = format::kRopeDim / 2;
-
-MEGAMLA_SIMD_CLONES void rotate_head_back(const float* cos_sin, float* o) {
-  float* pairs = o + format::kNopeDim;
-  for (int j = 0; j < kPairs; ++j) {
-    const format::Pair x{pairs[2 * j], pairs[2 * j + 1]};
-    const format::Pair y = format::rotate_back(x, cos_sin[j], cos_sin[kPairs + j]);
-    pairs[2 * j] = y.x0;
-    pairs[2 * j + 1] = y.x1;
-  }
-}
 
 // A scale word holds bytes of four heads, and its neighbours in memory belong to other tokens: words are put together
 // before they are stored.
-void write_pair_group(Multiplier multiplier, const AttentionView& view, int64_t t, int64_t group, const float* o) {
+void write_pair_group(const AttentionView& view, int64_t t, int64_t group, const float* o) {
   uint8_t* data = &at<uint8_t>(view.out, t, group);
   uint32_t words[format::kGroupScaleWords] = {};
   constexpr int64_t kGroups = kDims / format::kCastGroup;  // of one head
   for (int64_t lane_head = 0; lane_head < format::kGroupHeads; ++lane_head) {
     uint8_t scales[kGroups];
     constexpr int64_t kDataStride = format::o_chunked_index(0, format::kOChunkDims) - format::o_chunked_index(0, 0);
-    cast_output_groups(multiplier, o + lane_head * kDims, kGroups, data + format::o_chunked_index(lane_head, 0),
-                       kDataStride, scales);
+    cast_output_groups(o + lane_head * kDims, kGroups, data + format::o_chunked_index(lane_head, 0), kDataStride,
+                       scales);
     for (int64_t c = 0; c < kGroups; ++c) {
       const format::PackedScale place = format::packed_scale(format::o_chunk(lane_head, c * format::kCastGroup));
       words[place.word] |= static_cast<uint32_t>(scales[c]) << place.shift;
@@ -47,10 +35,10 @@ void write_pair_group(Multiplier multiplier, const AttentionView& view, int64_t 
 }
 
 // o [live heads, 512] in standard order.
-void write_values(Multiplier multiplier, const AttentionView& view, int64_t t, const float* o) {
+void write_values(const AttentionView& view, int64_t t, const float* o) {
   if (view.output == MEGAMLA_OUTPUT_FP8_PAIR) {
     for (int64_t group = 0; group < view.live_heads / format::kGroupHeads; ++group) {
-      write_pair_group(multiplier, view, t, group, o + group * format::kGroupHeads * kDims);
+      write_pair_group(view, t, group, o + group * format::kGroupHeads * kDims);
     }
     return;
   }
@@ -77,8 +65,7 @@ void write_zero_group(const AttentionView& view, int64_t t, int64_t group) {
 
 }  // namespace
 
-void write_row(Multiplier multiplier, const AttentionView& view, int64_t t, const float* cos_sin,
-               const Partial& partial) {
+void write_row(const AttentionView& view, int64_t t, const float* cos_sin, const Partial& partial) {
   for (int64_t head = 0; head < view.live_heads; ++head) {
     const double shift = partial.shift[head];
     const double sum = partial.sum[head];
@@ -90,12 +77,12 @@ void write_row(Multiplier multiplier, const AttentionView& view, int64_t t, cons
       std::memset(o, 0, kDims * sizeof(float));
     } else {
       scale_row(static_cast<float>(1 / denominator), kDims, o);
-      if (cos_sin != nullptr) rotate_head_back(cos_sin, o);
+      if (cos_sin != nullptr) rotate_rope_back(cos_sin, o + format::kNopeDim);
     }
     write_sums(view, t, head, static_cast<float>((shift + std::log2(sum)) * std::numbers::ln2),
                static_cast<float>(static_cast<double>(partial.largest[head]) * std::numbers::ln2));
   }
-  write_values(multiplier, view, t, partial.out);
+  write_values(view, t, partial.out);
 }
 
 void write_zero_row(const AttentionView& view, int64_t t, float lse, float max_logit) {

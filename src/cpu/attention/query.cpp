@@ -4,15 +4,13 @@
 #include <cstring>
 #include <numbers>
 
-#include "cpu/simd.hpp"
+#include "cpu/rotate.hpp"
 #include "cpu/widen.hpp"
-#include "format/rope.hpp"
 
 namespace megamla::cpu::attention {
 namespace {
 
 constexpr int64_t kDims = format::kHeadDim;
-constexpr int kPairs = format::kRopeDim / 2;
 
 void copy_head(const AttentionView& view, int64_t t, int64_t head, format::Bf16* q) {
   const format::Bf16* row = view.q_row(t);
@@ -38,23 +36,6 @@ float norm_factor(const format::Bf16* q, float eps) {
   return static_cast<float>(1 / std::sqrt(squares / static_cast<double>(kDims) + static_cast<double>(eps)));
 }
 
-MEGAMLA_SIMD_CLONES void rotate_head(const float* cos_sin, format::Bf16* q) {
-  float x0[kPairs];
-  float x1[kPairs];
-  format::Bf16* pairs = q + format::kNopeDim;
-  for (int j = 0; j < kPairs; ++j) {
-    x0[j] = format::to_float(pairs[2 * j]);
-    x1[j] = format::to_float(pairs[2 * j + 1]);
-  }
-  float y[format::kRopeDim];
-  for (int j = 0; j < kPairs; ++j) {
-    const format::Pair rotated = format::rotate({x0[j], x1[j]}, cos_sin[j], cos_sin[kPairs + j]);
-    y[2 * j] = rotated.x0;
-    y[2 * j + 1] = rotated.x1;
-  }
-  narrow_to_bf16(y, format::kRopeDim, pairs);
-}
-
 }  // namespace
 
 void load_query(Multiplier multiplier, const AttentionView& view, int64_t t, const float* cos_sin, void* q,
@@ -65,7 +46,7 @@ void load_query(Multiplier multiplier, const AttentionView& view, int64_t t, con
     copy_head(view, t, head, target);
     scales[head] = view.softmax_scale * std::numbers::log2e_v<float>;
     if (view.q_norm) scales[head] *= norm_factor(target, view.q_norm_eps);
-    if (cos_sin != nullptr) rotate_head(cos_sin, target);
+    if (cos_sin != nullptr) rotate_rope(cos_sin, target + format::kNopeDim);
     if (multiplier == Multiplier::kGemmF32) widen_bf16(values, kDims, static_cast<float*>(q) + head * kDims);
   }
 }

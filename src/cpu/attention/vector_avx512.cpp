@@ -1,7 +1,5 @@
 #include "cpu/attention/vector_avx512.hpp"
 
-#include "format/output_cast.hpp"
-
 #if defined(__x86_64__)
 
 #include <immintrin.h>
@@ -37,29 +35,6 @@ MEGAMLA_AVX512_BF16 inline __m512 exp2_lanes(__m512 x) {
   return _mm512_scalef_ps(p, whole);
 }
 
-// cpu/attention/cast.cpp's e4m3_code.
-MEGAMLA_AVX512_BF16 inline __m128i e4m3_codes(__m512 x) {
-  const __m512i bits = _mm512_castps_si512(x);
-  const __m512i magnitude = _mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff));
-  const __m512i sign = _mm512_and_si512(_mm512_srli_epi32(bits, 24), _mm512_set1_epi32(0x80));
-  const __m512 shifted = _mm512_add_ps(_mm512_castsi512_ps(magnitude), _mm512_set1_ps(0x1p14F));
-  const __m512i unit = _mm512_castps_si512(_mm512_set1_ps(0x1p14F));
-  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(magnitude, 20), _mm512_set1_epi32(1));
-  const __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(magnitude, odd), _mm512_set1_epi32(0x7ffff));
-  __m512i code = _mm512_sub_epi32(_mm512_srli_epi32(rounded, 20), _mm512_set1_epi32(120 << 3));
-  const __mmask16 subnormal = _mm512_cmplt_epi32_mask(magnitude, _mm512_castps_si512(_mm512_set1_ps(0x1p-6F)));
-  code = _mm512_mask_sub_epi32(code, subnormal, _mm512_castps_si512(shifted), unit);
-  code = _mm512_or_si512(_mm512_min_epu32(code, _mm512_set1_epi32(0x7e)), sign);
-  const __mmask16 nan = _mm512_cmpgt_epi32_mask(magnitude, _mm512_set1_epi32(0x7f800000));
-  return _mm512_cvtepi32_epi8(_mm512_mask_mov_epi32(code, nan, _mm512_set1_epi32(0x7f)));
-}
-
-// Magnitudes as integers, NaN as 0: they compare like the floats.
-MEGAMLA_AVX512_BF16 inline __m512i magnitudes(__m512 x) {
-  const __m512i magnitude = _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff));
-  return _mm512_maskz_mov_epi32(_mm512_cmple_epi32_mask(magnitude, _mm512_set1_epi32(0x7f800000)), magnitude);
-}
-
 }  // namespace
 
 MEGAMLA_AVX512_BF16 float largest_logit_avx512(const float* scores, int64_t count, float scale) {
@@ -88,21 +63,6 @@ MEGAMLA_AVX512_BF16 float weigh_logits_avx512(const float* scores, int64_t count
   return _mm512_reduce_add_ps(sum);
 }
 
-MEGAMLA_AVX512_BF16 void cast_output_groups_avx512(const float* x, int64_t groups, uint8_t* data, int64_t data_stride,
-                                                   uint8_t* scales) {
-  for (int64_t g = 0; g < groups; ++g) {
-    const __m512 first = _mm512_loadu_ps(x + g * format::kCastGroup);
-    const __m512 second = _mm512_loadu_ps(x + g * format::kCastGroup + kLanes);
-    const auto largest = _mm512_reduce_max_epu32(_mm512_max_epu32(magnitudes(first), magnitudes(second)));
-    const int e = format::output_group_exponent(std::bit_cast<float>(static_cast<uint32_t>(largest)));
-    const __m512 factor = _mm512_set1_ps(format::inverse_power_of_two(e));
-    auto* codes = reinterpret_cast<__m128i*>(data + g * data_stride);
-    _mm_storeu_si128(codes, e4m3_codes(_mm512_mul_ps(first, factor)));
-    _mm_storeu_si128(codes + 1, e4m3_codes(_mm512_mul_ps(second, factor)));
-    scales[g] = static_cast<uint8_t>(e + 127);
-  }
-}
-
 }  // namespace megamla::cpu::attention
 
 #else
@@ -111,7 +71,6 @@ namespace megamla::cpu::attention {
 
 float largest_logit_avx512(const float*, int64_t, float) { return 0; }
 float weigh_logits_avx512(const float*, int64_t, int64_t, float, float, format::Bf16*) { return 0; }
-void cast_output_groups_avx512(const float*, int64_t, uint8_t*, int64_t, uint8_t*) {}
 
 }  // namespace megamla::cpu::attention
 

@@ -1,5 +1,5 @@
 // The element-wise parts of attention on AVX-512: see has_avx512_bf16() in products_avx512.hpp for where they may be
-// called. Plain forms of the same: softmax.cpp, cast.cpp.
+// called. Plain forms of the same: softmax.cpp.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,5 @@ float largest_logit_avx512(const float* scores, int64_t count, float scale);
 // unrounded ones.
 float weigh_logits_avx512(const float* scores, int64_t count, int64_t padded, float scale, float shift,
                           format::Bf16* weights);
-
-// format::cast_output_group of `groups` groups, factor * x each: codes of group i at data + i * data_stride, its scale
-// byte in scales[i].
-void cast_output_groups_avx512(const float* x, int64_t groups, uint8_t* data, int64_t data_stride, uint8_t* scales);
 
 }  // namespace megamla::cpu::attention

@@ -124,6 +124,29 @@ HWY_INLINE void store_upper_halves(U32s first, U32s second, format::Bf16* to) {
   hn::StoreU(halves, du16, reinterpret_cast<uint16_t*>(to));
 }
 
+// --- Interleaved pairs: contract sections 3.2 and 5
+
+struct Pairs {
+  F32s x0;
+  F32s x1;
+};
+
+// format::rotate.
+HWY_INLINE Pairs rotate(Pairs x, F32s cosine, F32s sine) {
+  return {hn::MulSub(x.x0, cosine, hn::Mul(x.x1, sine)), hn::MulAdd(x.x0, sine, hn::Mul(x.x1, cosine))};
+}
+
+// kLanes pairs of bf16: a pair fills a lane, its first value the lower half.
+HWY_INLINE Pairs load_pairs(const format::Bf16* x) {
+  const U32s pair = hn::LoadU(U32(), reinterpret_cast<const uint32_t*>(x));
+  return {floats(hn::ShiftLeft<16>(pair)), floats(hn::And(pair, u32(0xffff0000)))};
+}
+HWY_INLINE void store_pairs(Pairs x, format::Bf16* to) {
+  const U32s lower = hn::ShiftRight<16>(bf16_in_upper_half(x.x0));
+  const U32s pair = hn::OrAnd(lower, bf16_in_upper_half(x.x1), u32(0xffff0000));
+  hn::StoreU(pair, U32(), reinterpret_cast<uint32_t*>(to));
+}
+
 // --- Small floats
 
 // Codes without a sign of 0 <= x <= the largest value, in the lowest byte of each lane; the other bytes are arbitrary.
