@@ -17,7 +17,7 @@ void Arena::FreeDevice::operator()(char* p) const { gpu::release(p); }
 Arena::Arena(megamla_device device, int64_t limit)
     : cuda_device_(device == MEGAMLA_DEVICE_CUDA ? gpu::kDevice : -1), left_(limit) {}
 
-Arena::Arena(Arena& outer) : cuda_device_(outer.cuda_device_), outer_(&outer) {}
+Arena::Arena(Arena* outer) : cuda_device_(outer->cuda_device_), outer_(outer) {}
 
 void* Arena::bytes(int64_t count, uint8_t fill) {
   constexpr size_t kAlignment = 256;

@@ -20,7 +20,7 @@ class Arena {
   // `limit`: bytes in all; beyond it memory counts as exhausted. For sizes that come from a file.
   explicit Arena(megamla_device device = MEGAMLA_DEVICE_CPU, int64_t limit = INT64_MAX);
   // For the same device; finds the buffers of `outer`, which lives longer, too.
-  explicit Arena(Arena& outer);
+  explicit Arena(Arena* outer);
 
   // Aligned to 256 bytes and exactly this long, so that a sanitizer sees the first byte beyond.
   void* bytes(int64_t count, uint8_t fill = 0);

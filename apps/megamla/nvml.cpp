@@ -13,7 +13,6 @@ constexpr unsigned kVersionBytes = 80;
 class Library {
  public:
   Library() {
-    handle_ = dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_LOCAL);
     if (handle_ == nullptr) return;
     int (*init)() = nullptr;
     find("nvmlInit_v2", init);
@@ -34,7 +33,7 @@ class Library {
   void find(const char* name, Function*& function) {
     function = reinterpret_cast<Function*>(dlsym(handle_, name));
   }
-  void* handle_ = nullptr;  // stays open as long as the process
+  void* handle_ = dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_LOCAL);  // stays open as long as the process
   bool ready_ = false;
 };
 

@@ -5,7 +5,7 @@
 #include "core/tensor.hpp"
 #include "cuda/kv_gather.hpp"
 #include "cuda/launch.hpp"
-#include "cuda/record_codec.cuh"
+#include "cuda/record_decode.cuh"
 #include "cuda/vector_access.cuh"
 #include "format/page.hpp"
 #include "plan/gather_rows.hpp"
@@ -16,6 +16,7 @@ namespace {
 
 constexpr int kWarps = 8;  // of a block
 constexpr int kLanes = 32;
+constexpr unsigned kFullWarp = 0xffffffffU;
 
 struct GatherArgs {
   megamla_kv_cache cache;

@@ -5,7 +5,7 @@
 #include "core/tensor.hpp"
 #include "cuda/kv_insert.hpp"
 #include "cuda/launch.hpp"
-#include "cuda/record_codec.cuh"
+#include "cuda/record_encode.cuh"
 #include "cuda/vector_access.cuh"
 #include "format/page.hpp"
 #include "format/rope.hpp"

@@ -5,7 +5,7 @@
 #include "core/tensor.hpp"
 #include "cuda/launch.hpp"
 #include "cuda/output_cast.hpp"
-#include "cuda/record_codec.cuh"
+#include "cuda/record_encode.cuh"
 #include "cuda/vector_access.cuh"
 #include "format/chunked.hpp"
 #include "format/output_cast.hpp"

@@ -127,7 +127,7 @@ struct Pools {
 // decode_attention over the pools, with a list of slots for each set of inputs.
 struct PagedCall {
   PagedCall(const Options& o, Pools& pools, int64_t heads, int64_t token_count, int64_t topk)
-      : arena(pools.arena), exec(o.exec), tokens(token_count) {
+      : arena(&pools.arena), exec(o.exec), tokens(token_count) {
     set_common(params, make_common(arena, tokens, heads, o.output), o.output);
     params.window = pools.window;
     params.compressed = pools.compressed;
@@ -202,7 +202,7 @@ void bench_gathered(const Options& o, const Emit& emit) {
   for (const int64_t heads : o.heads) {
     for (const int64_t topk : o.topk) {
       for (const int64_t tokens : o.tokens) {
-        app::Arena arena(pools);
+        app::Arena arena(&pools);
         megamla_exec exec = o.exec;
         const int64_t keys = o.window + topk;
         megamla_prefill_attention_params p;

@@ -40,7 +40,7 @@ void bench_shape(const Options& o, const Shape& s, const Emit& emit) {
     scale.push_back(weights.tensor(MEGAMLA_F8_E8M0, {s.groups, scale_rows, s.in / 32}, 115));
   }
   for (const int64_t tokens : o.tokens) {
-    app::Arena arena(weights);
+    app::Arena arena(&weights);
     megamla_exec exec = o.exec;
     megamla_block_scaled_linear_params p;
     megamla_block_scaled_linear_init(&p);

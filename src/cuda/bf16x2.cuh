@@ -1,0 +1,46 @@
+// Two bf16 in a register, the first in the low half. Subnormals are kept.
+#pragma once
+
+#include <cstdint>
+
+namespace megamla::cuda {
+
+__device__ inline uint32_t bf16x2_multiply(uint32_t a, uint32_t b) {
+  uint32_t product;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
+  return product;
+}
+// NaN if either is NaN.
+__device__ inline uint32_t bf16x2_max_nan(uint32_t a, uint32_t b) {
+  uint32_t larger;
+  asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+  return larger;
+}
+// NaN only if both are.
+__device__ inline uint32_t bf16x2_max(uint32_t a, uint32_t b) {
+  uint32_t larger;
+  asm("max.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+  return larger;
+}
+// 0xffff in a half where a > b or either is NaN.
+__device__ inline uint32_t bf16x2_above(uint32_t a, uint32_t b) {
+  uint32_t mask;
+  asm("set.gtu.u32.bf16x2 %0, %1, %2;" : "=r"(mask) : "r"(a), "r"(b));
+  return mask;
+}
+// 0xffff in a half where a >= b or either is NaN.
+__device__ inline uint32_t bf16x2_at_least(uint32_t a, uint32_t b) {
+  uint32_t mask;
+  asm("set.geu.u32.bf16x2 %0, %1, %2;" : "=r"(mask) : "r"(a), "r"(b));
+  return mask;
+}
+__device__ inline uint32_t bf16x2_both(uint32_t bits) { return bits | (bits << 16); }
+__device__ inline float bf16x2_low(uint32_t x) { return __uint_as_float(x << 16); }
+__device__ inline float bf16x2_high(uint32_t x) { return __uint_as_float(x & 0xffff0000U); }
+__device__ inline float max_nan(float a, float b) {
+  float larger;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
+  return larger;
+}
+
+}  // namespace megamla::cuda
