@@ -62,7 +62,6 @@ if wanted bench; then
   bench prefill_gathered_128 prefill_attention --heads 128 --topk 1024 --tokens 4096
   bench linear block_scaled_linear --case wo_a,wo_b,wq_b --tokens 1,16,128,512,4096
   bench kv kv_insert kv_gather --tokens 128,4096,65536
-  bench kv_fp8_584 kv_insert kv_gather --tokens 128,4096,65536 --window-format fp8_584 --topk-format fp8_584
   bench index topk_to_slots combine_topk_swa swa_metadata --tokens 1,128,4096,65536
   bench layer_step layer_step --heads 64,8 --tokens 128
 fi

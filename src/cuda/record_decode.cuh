@@ -1,5 +1,5 @@
-// Records to bf16, 8 dims a lane, so that a warp's stores are 512 bytes in a row. Chunk c is dims 8c .. 8c+7. Every finite
-// value equals that of format::decode_row; a NaN may have other bits than on the CPU.
+// Records to bf16, 8 dims a lane, so that a warp's stores are 512 bytes in a row. Chunk c is dims 8c .. 8c+7. Every
+// finite value equals that of format::decode_row; a NaN may have other bits than on the CPU.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
-// Records from values, 16 dims a lane: part p is dims 16p .. 16p+15 of a row. A scale group of 32 or 64 dims lies in 2 or 4
-// neighbouring lanes, which all lanes of the warp must reach together. Every byte equals that of format::encode_row.
+// Records from values, 16 dims a lane: part p is dims 16p .. 16p+15 of a row. A scale group of 32 or 64 dims lies in 2
+// or 4 neighbouring lanes, which all lanes of the warp must reach together. Every byte equals that of
+// format::encode_row.
 #pragma once
 
 #include <cstdint>
