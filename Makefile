@@ -13,13 +13,16 @@ configure = cmake --preset $(1) $(call generator,$(1)) $(golden) $(CMAKE_ARGS)
 # The flags of this make are not for the build tool that CMake starts.
 build = env -u MAKEFLAGS -u MFLAGS cmake --build build/$(1) -j $(JOBS)
 
-.PHONY: help bootstrap bootstrap-lint build demo test asan format tidy clean
+.PHONY: help bootstrap bootstrap-lint bootstrap-checks build demo test asan tsan fuzz valgrind format tidy clean
 
 help:
 	@echo 'make demo     replay a small trace through the whole layer, verified against the reference'
 	@echo 'make test     build and run every test'
 	@echo 'make build    build the library, the program and the tests (build/release)'
 	@echo 'make asan     build and run every test under AddressSanitizer and UndefinedBehaviorSanitizer'
+	@echo 'make tsan     build and run the tests with threads under ThreadSanitizer (clang)'
+	@echo 'make fuzz     run every fuzz target for FUZZ_SECONDS, default 60 (clang)'
+	@echo 'make valgrind a very small replay under memcheck'
 	@echo 'make format   format every source in place'
 	@echo 'make tidy     clang-tidy over src and apps'
 	@echo 'make clean    remove build/'
@@ -29,6 +32,9 @@ bootstrap:
 
 bootstrap-lint:
 	@$(if $(MEGAMLA_NO_BOOTSTRAP),:,scripts/bootstrap.sh --lint)
+
+bootstrap-checks:
+	@$(if $(MEGAMLA_NO_BOOTSTRAP),:,scripts/bootstrap.sh --checks)
 
 build: bootstrap
 	$(call configure,release)
@@ -46,6 +52,21 @@ asan: bootstrap
 	$(call configure,asan)
 	$(call build,asan)
 	ctest --preset asan -j $(JOBS)
+
+tsan: bootstrap-checks
+	$(call configure,tsan)
+	$(call build,tsan) --target threaded_tests
+	ctest --preset tsan -j $(JOBS)
+
+fuzz: bootstrap-checks
+	$(call configure,fuzz)
+	$(call build,fuzz) --target fuzz_programs
+	scripts/fuzz.sh
+
+valgrind: bootstrap-checks
+	$(call configure,release)
+	$(call build,release) --target megamla_program
+	scripts/valgrind.sh $(PROGRAM)
 
 format: bootstrap-lint
 	scripts/format.sh

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Installs what building and testing MegaMLA needs and this machine lacks. Does nothing where all is there.
-# Usage: scripts/bootstrap.sh [--lint]    --lint adds clang-format and clang-tidy.
+# Usage: scripts/bootstrap.sh [--lint] [--checks]
+#   --lint    adds clang-format and clang-tidy
+#   --checks  adds what fuzzing, ThreadSanitizer and memcheck need
 set -euo pipefail
 
 build_packages=(g++ make cmake ninja-build ccache pkg-config python3
@@ -8,8 +10,17 @@ build_packages=(g++ make cmake ninja-build ccache pkg-config python3
 # libomp-dev: the omp.h that clang's tools read.
 lint_packages=(git clang-format clang-tidy libomp-dev)
 
+# llvm: the symbolizer, for reports that name lines.
+check_packages=(clang libclang-rt-dev llvm libomp-dev valgrind)
+
 packages=("${build_packages[@]}")
-[ "${1:-}" != "--lint" ] || packages+=("${lint_packages[@]}")
+for option in "$@"; do
+  case $option in
+    --lint) packages+=("${lint_packages[@]}") ;;
+    --checks) packages+=("${check_packages[@]}") ;;
+    *) echo "bootstrap: expected --lint or --checks, got $option" >&2 && exit 2 ;;
+  esac
+done
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
   # Elsewhere CMake says what it does not find; this names all of it at once.

@@ -21,7 +21,6 @@ namespace {
 
 using Params = megamla_block_scaled_linear_params;
 using format::Bf16;
-constexpr megamla_tensor kAbsent = {nullptr, 0, 0, -1, 0, {}, {}};
 
 struct Shape {
   int64_t tokens, groups, in, out;
