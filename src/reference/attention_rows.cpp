@@ -4,6 +4,7 @@
 #include <limits>
 #include <vector>
 
+#include "core/simd.hpp"
 #include "core/threads.hpp"
 #include "format/rope.hpp"
 #include "reference/attention_output.hpp"
@@ -70,13 +71,17 @@ void rotate_output_back(const float* cos_sin, double* o) {
   }
 }
 
-double dot(const double* q, const float* key) {
+MEGAMLA_SIMD_CLONES double dot(const double* q, const float* key) {
   double partial[8] = {};  // independent sums, so that additions need not wait for each other
   for (int64_t d = 0; d < kDims; d += 8) {
     for (int64_t i = 0; i < 8; ++i) partial[i] += q[d + i] * key[d + i];
   }
   return ((partial[0] + partial[1]) + (partial[2] + partial[3])) +
          ((partial[4] + partial[5]) + (partial[6] + partial[7]));
+}
+
+MEGAMLA_SIMD_CLONES void add_weighted(double weight, const float* key, double* sum) {
+  for (int64_t d = 0; d < kDims; ++d) sum[d] += weight * key[d];
 }
 
 void write_lse_and_max(const AttentionView& view, int64_t t, int64_t head, double lse, double largest) {
@@ -98,7 +103,7 @@ void attend_head(const AttentionView& view, int64_t t, int64_t head, const float
   for (int64_t k = 0; k < row.count; ++k) {
     const double weight = std::exp(row.logits[k] - shift);
     sum += weight;
-    for (int64_t d = 0; d < kDims; ++d) row.weighted[d] += weight * row.keys[k * kDims + d];
+    add_weighted(weight, &row.keys[k * kDims], row.weighted.data());
   }
   const double sink = present(view.attn_sink) ? at<const float>(view.attn_sink, head) : -kInfinity;
   const double denominator = sum + std::exp(sink - shift);
