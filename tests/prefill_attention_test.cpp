@@ -1,4 +1,4 @@
-// prefill_attention: every CPU implementation against the reference, max_logits, hostile input, and bad arguments.
+// prefill_attention: every implementation against the reference, max_logits, hostile input, and bad arguments.
 // What it shares with decode_attention (sinks, live heads, merging) is tested there.
 #include "megamla/prefill_attention.h"
 
@@ -8,30 +8,14 @@
 #include <limits>
 #include <random>
 
-#include "cpu/prefill_attention.hpp"
-#include "support/attention_bounds.hpp"
 #include "support/bad_input.hpp"
+#include "support/prefill_problem.hpp"
 
 namespace megamla::test {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 using Params = megamla_prefill_attention_params;
-
-struct Implementation {
-  const char* name;
-  Status (*supports)(const Params&);
-  int64_t (*workspace)(const megamla_limits&);
-  Status (*run)(const Params&, const megamla_exec&);
-};
-Status always(const Params&) { return {}; }
-constexpr Implementation kImplementations[] = {
-    {"avx512_bf16", cpu::prefill_attention_avx512_supports, cpu::prefill_attention_avx512_workspace,
-     cpu::prefill_attention_avx512},
-    {"onednn_bf16", cpu::prefill_attention_bf16_supports, cpu::prefill_attention_bf16_workspace,
-     cpu::prefill_attention_bf16},
-    {"onednn_f32", always, cpu::prefill_attention_f32_workspace, cpu::prefill_attention_f32},
-};
 
 megamla_limits limits_for(const Params& p) {
   megamla_limits limits = MEGAMLA_LIMITS_INIT;
@@ -53,135 +37,32 @@ megamla_status run(const Params& p, megamla_device device) {
   return status;
 }
 
-// Rows of kv at odd indices are NaN: only entries past a row's length name them.
-struct Problem {
-  static constexpr int64_t kPositions = 50;
-  int64_t tokens, heads, topk, rows;
-  std::mt19937_64 random;
-  TensorBuffer q, positions, cos_sin, kv, indices, lengths, sink, o, lse, max_logits;
-  Params params;
+class PrefillAttentionOn : public EveryImplementation<Params> {};
+MEGAMLA_EVERY_IMPLEMENTATION(PrefillAttentionOn);
 
-  Problem(int64_t tokens_, int64_t heads_, int64_t topk_, int64_t rows_, bool chunked, uint64_t seed)
-      : tokens(tokens_),
-        heads(heads_),
-        topk(topk_),
-        rows(rows_),
-        random(seed),
-        q(MEGAMLA_BF16, {tokens, heads, 512}, 8),
-        positions(MEGAMLA_I32, {tokens}),
-        cos_sin(MEGAMLA_F32, {kPositions, 64}),
-        kv(MEGAMLA_BF16, {rows, 512}, 24),
-        indices(MEGAMLA_I32, {tokens, topk}, 1),
-        lengths(MEGAMLA_I32, {tokens}),
-        sink(MEGAMLA_F32, {heads}),
-        o(MEGAMLA_F32, {tokens, heads, 512}, 4),
-        lse(MEGAMLA_F32, {tokens, heads}),
-        max_logits(MEGAMLA_F32, {tokens, heads}, 1) {
-    kv.fill<uint16_t>(0x7fc0);  // NaN
-    for (int64_t r = 0; r < rows; r += 2) {
-      for (int64_t d = 0; d < 512; ++d) kv.at<format::Bf16>(r, d) = format::to_bf16(normal());
-    }
-    for (int64_t t = 0; t < tokens; ++t) fill_row(t);
-    for (int64_t p = 0; p < kPositions; ++p) {
-      for (int64_t j = 0; j < 32; ++j) {
-        cos_sin.at<float>(p, j) = std::cos(static_cast<float>(p * (j + 1)));
-        cos_sin.at<float>(p, 32 + j) = std::sin(static_cast<float>(p * (j + 1)));
-      }
-    }
-    for (int64_t h = 0; h < heads; ++h) sink.at<float>(h) = normal();
-    megamla_prefill_attention_init(&params);
-    params.q = q;
-    params.q_layout = chunked ? MEGAMLA_Q_CHUNKED : MEGAMLA_Q_STANDARD;
-    params.positions = positions;
-    params.cos_sin = cos_sin;
-    params.kv = kv;
-    params.indices = indices;
-    params.topk_length = lengths;
-    params.attn_sink = sink;
-    params.output = MEGAMLA_OUTPUT_F32;
-    params.out = o;
-    params.lse = lse;
-    params.max_logits = max_logits;
-  }
-
-  float normal() { return std::normal_distribution<float>()(random); }
-
-  void fill_row(int64_t t) {
-    positions.at<int32_t>(t) = static_cast<int32_t>(random() % kPositions);
-    for (int64_t i = 0; i < heads * 512; ++i) (&q.at<format::Bf16>(t, 0))[i] = format::to_bf16(normal());
-    lengths.at<int32_t>(t) = static_cast<int32_t>(topk - static_cast<int64_t>(random() % 3));
-    for (int64_t i = 0; i < topk; ++i) {
-      const auto row = static_cast<int32_t>(random() % static_cast<uint64_t>(rows / 2) * 2);
-      const bool used = i < lengths.at<int32_t>(t);
-      indices.at<int32_t>(t, i) = !used ? row + 1 : random() % 8 != 0 ? row : row % 4 == 0 ? -1 - row : row + (1 << 30);
-    }
-  }
-};
-
-void expect_close(Problem& problem, const Implementation& implementation) {
-  Params p = problem.params;
-  TensorBuffer out(MEGAMLA_BF16, {problem.tokens, problem.heads, 512}, 16);
-  TensorBuffer lse(MEGAMLA_F32, {problem.tokens, problem.heads});
-  TensorBuffer max_logits(MEGAMLA_F32, {problem.tokens, problem.heads});
-  OutputPair pair(problem.tokens, problem.heads, problem.tokens + 4 - problem.tokens % 4);
-  p.lse = lse;
-  p.max_logits = max_logits;
-  Workspace workspace(implementation.workspace(limits_for(p)));
-  megamla_exec exec = exec_on(MEGAMLA_DEVICE_CPU);
-  workspace.attach(exec);
-  const int64_t count = problem.tokens * problem.heads * 512;
-  const auto truth = [&](int64_t i) {
-    return problem.o.at<float>(i / 512 / problem.heads, i / 512 % problem.heads, i % 512);
-  };
-  p.output = MEGAMLA_OUTPUT_BF16;
-  p.out = out;
-  ASSERT_TRUE(implementation.run(p, exec).ok());
-  expect_within(
-      bf16_bound(5), count,
-      [&](int64_t i) {
-        return format::to_float(out.at<format::Bf16>(i / 512 / problem.heads, i / 512 % problem.heads, i % 512));
-      },
-      truth);
-  for (int64_t t = 0; t < problem.tokens; ++t) {
-    expect_lse(&lse.at<float>(t, 0), &problem.lse.at<float>(t, 0), problem.heads);
-    expect_lse(&max_logits.at<float>(t, 0), &problem.max_logits.at<float>(t, 0), problem.heads);
-  }
-  p.output = MEGAMLA_OUTPUT_FP8_PAIR;
-  p.out = pair.data;
-  p.out_scale = pair.scale;
-  ASSERT_TRUE(implementation.run(p, exec).ok());
-  expect_within(
-      fp8_bound(5), count,
-      [&](int64_t i) { return pair.value(i / 512 / problem.heads, i / 512 % problem.heads, i % 512); }, truth);
-  EXPECT_TRUE(out.guards_intact() && lse.guards_intact() && max_logits.guards_intact());
-  EXPECT_TRUE(pair.data.guards_intact() && pair.scale_memory.guards_intact() && workspace.guards_intact());
-}
-
-TEST(PrefillAttention, EveryImplementationIsWithinTheBoundsOfTheReference) {
+TEST_P(PrefillAttentionOn, IsWithinTheBoundsOfTheReference) {
   std::mt19937_64 random(5);
   for (uint64_t seed = 0; seed < 12; ++seed) {
     const auto pick = [&](uint64_t low, uint64_t high) {
       return static_cast<int64_t>(low + random() % (high - low + 1));
     };
-    Problem problem(pick(1, 12), 8 * pick(1, 4), pick(3, 800), 2 * pick(1, 300), seed % 2 == 0, seed);
+    PrefillProblem problem(pick(1, 12), 8 * pick(1, 4), pick(3, 800), 2 * pick(1, 300), seed % 2 == 0, seed);
     problem.params.q_norm = seed % 4 == 3;
     problem.params.q_norm_eps = 1e-6F;
-    ASSERT_EQ(run(problem.params, MEGAMLA_DEVICE_REFERENCE), MEGAMLA_OK) << megamla_last_error();
-    for (const Implementation& implementation : kImplementations) {
-      if (!implementation.supports(problem.params).ok()) continue;
-      SCOPED_TRACE(std::string(implementation.name) + ", seed " + std::to_string(seed));
-      expect_close(problem, implementation);
-    }
+    MEGAMLA_SKIP_IF_LEFT_TO_ANOTHER(problem.params);
+    expect_ok(run_reference(problem.params));
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    expect_close(problem, [&](const Params& p) { return run(p); });
   }
 }
 
 TEST(PrefillAttention, MaxLogitsOfHostileRows) {
   for (const megamla_device device : kDevices) {
     SCOPED_TRACE(device_name(device));
-    Problem problem(5, 8, 16, 64, false, 1);
+    PrefillProblem problem(5, 8, 16, 64, false, 1);
     problem.lengths.at<int32_t>(0) = INT32_MIN;
     problem.positions.at<int32_t>(1) = -1;
-    problem.positions.at<int32_t>(2) = Problem::kPositions;
+    problem.positions.at<int32_t>(2) = PrefillProblem::kPositions;
     problem.lengths.at<int32_t>(2) = 0;
     problem.lengths.at<int32_t>(3) = INT32_MAX;
     for (int64_t i = 0; i < 16; ++i)
@@ -205,39 +86,14 @@ TEST(PrefillAttention, MaxLogitsOfHostileRows) {
 
 TEST(PrefillAttention, NoTokensAndNoRows) {
   for (const megamla_device device : kDevices) {
-    Problem none(0, 8, 16, 64, false, 1);
+    PrefillProblem none(0, 8, 16, 64, false, 1);
     EXPECT_EQ(run(none.params, device), MEGAMLA_OK) << megamla_last_error();
-    Problem problem(2, 8, 16, 64, false, 1);
+    PrefillProblem problem(2, 8, 16, 64, false, 1);
     problem.params.kv.shape[0] = 0;
     problem.params.kv.data = nullptr;
     EXPECT_EQ(run(problem.params, device), MEGAMLA_OK) << megamla_last_error();
     EXPECT_EQ(problem.lse.at<float>(1, 7), kInfinity);
     EXPECT_EQ(problem.o.at<float>(1, 7, 511), 0);
-  }
-}
-
-// More rows than a 16-bit grid has: every token reads the same query.
-TEST(PrefillAttention, ManyTokens) {
-  constexpr int64_t kTokens = 65536 + 3;
-  Problem problem(1, 8, 4, 8, false, 1);
-  problem.lengths.fill<int32_t>(4);
-  ASSERT_EQ(run(problem.params, MEGAMLA_DEVICE_CPU), MEGAMLA_OK);
-  TensorBuffer lse(MEGAMLA_F32, {kTokens, 8});
-  OutputPair pair(kTokens, 8, kTokens / 4 * 4 + 4);
-  Params p = problem.params;
-  for (megamla_tensor* t : {&p.q, &p.positions, &p.indices, &p.topk_length}) {
-    t->shape[0] = kTokens;
-    t->stride[0] = 0;
-  }
-  p.output = MEGAMLA_OUTPUT_FP8_PAIR;
-  p.out = pair.data;
-  p.out_scale = pair.scale;
-  p.lse = lse;
-  p.max_logits = {};
-  ASSERT_EQ(run(p, MEGAMLA_DEVICE_CPU), MEGAMLA_OK) << megamla_last_error();
-  for (const int64_t t : {int64_t{0}, int64_t{65535}, kTokens - 1}) {
-    EXPECT_EQ(lse.at<float>(t, 5), problem.lse.at<float>(0, 5));
-    EXPECT_NEAR(pair.value(t, 5, 100), problem.o.at<float>(0, 5, 100), 0.2);
   }
 }
 
@@ -250,7 +106,7 @@ megamla_status call(const Params* p, const megamla_exec* exec) {
 }
 
 TEST(PrefillAttention, BadInput) {
-  Problem problem(3, 16, 16, 64, false, 1);
+  PrefillProblem problem(3, 16, 16, 64, false, 1);
   BadInput<Params> bad("prefill_attention", call, problem.params, {&problem.o, &problem.lse, &problem.max_logits});
   bad.tensor("q", &Params::q, true, 2);
   bad.tensor("positions", &Params::positions, true, 1);

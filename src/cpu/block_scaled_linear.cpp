@@ -22,8 +22,9 @@ using Params = megamla_block_scaled_linear_params;
 
 constexpr int64_t kPanelRows =
     64;  // weight rows that a thread widens at a time: 0.5 MB of bf16 at 4096 columns, within an L2
-constexpr int64_t kTokenBlock =
-    1024;  // tokens whose inputs are widened at a time: bounds the workspace, costs 3% of re-widened weights
+// Tokens whose inputs are widened at a time, 1024 of bf16 or 512 of fp32: bounds the workspace, costs 3% of re-widened
+// weights.
+constexpr int64_t token_block(int64_t element) { return 2048 / element; }
 constexpr int64_t kTokenTile =
     256;  // tokens of one GEMM: its fp32 results (64 KB) stay in cache until they are written out
 constexpr int64_t kScaleGroup = 32;
@@ -44,7 +45,7 @@ struct Buffers {
 
 Buffers carve(Scratch& scratch, const plan::LinearShape& s, int64_t element, int64_t threads) {
   Buffers b{};
-  b.x = scratch.take<char>(std::min(s.tokens, kTokenBlock) * s.in * element);
+  b.x = scratch.take<char>(std::min(s.tokens, token_block(element)) * s.in * element);
   b.panel = scratch.take<char>(threads * kPanelRows * s.in * element);
   b.scales = scratch.take<float>(threads * kScaleRows * (s.in / kScaleGroup));
   b.results = scratch.take<float>(threads * kTokenTile * kPanelRows);
@@ -68,9 +69,10 @@ class Linear {
     if (p_.output == MEGAMLA_LINEAR_OUT_MXFP8) {
       std::fill_n(data<uint8_t>(p_.y_scale), p_.y_scale.shape[0], uint8_t{0});
     }
+    const int64_t tokens = token_block(gemm_element_size(type_));
     for (int64_t g = 0; g < s_.groups; ++g) {
-      for (int64_t t = 0; t < s_.tokens; t += kTokenBlock) {
-        MEGAMLA_RETURN_IF_ERROR(block(g, t, std::min(kTokenBlock, s_.tokens - t)));
+      for (int64_t t = 0; t < s_.tokens; t += tokens) {
+        MEGAMLA_RETURN_IF_ERROR(block(g, t, std::min(tokens, s_.tokens - t)));
       }
     }
     return {};
@@ -264,9 +266,6 @@ int64_t block_scaled_linear_bf16_workspace(const megamla_limits& limits) {
 }
 int64_t block_scaled_linear_f32_workspace(const megamla_limits& limits) {
   return workspace_size(limits, GemmType::kF32);
-}
-int64_t block_scaled_linear_workspace(const megamla_limits& limits) {
-  return workspace_size(limits, native_gemm_type());
 }
 
 Status block_scaled_linear_dots(const Params& p, const megamla_exec& exec) {

@@ -13,8 +13,6 @@ Status block_scaled_linear_dots_supports(const megamla_block_scaled_linear_param
 Status block_scaled_linear_bf16_supports(const megamla_block_scaled_linear_params& params);
 int64_t block_scaled_linear_bf16_workspace(const megamla_limits& limits);  // dots, too
 int64_t block_scaled_linear_f32_workspace(const megamla_limits& limits);
-// Of the implementations that this machine chooses: fp32 needs the most, and is never chosen beside bf16.
-int64_t block_scaled_linear_workspace(const megamla_limits& limits);
 Status block_scaled_linear_dots(const megamla_block_scaled_linear_params& params, const megamla_exec& exec);
 Status block_scaled_linear_bf16(const megamla_block_scaled_linear_params& params, const megamla_exec& exec);
 Status block_scaled_linear_f32(const megamla_block_scaled_linear_params& params, const megamla_exec& exec);

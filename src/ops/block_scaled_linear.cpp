@@ -126,11 +126,11 @@ megamla_limits limits_of(const Params& p) {
 int32_t memory_of(const Params& p) { return p.x.cuda_device; }
 
 constexpr Implementation<Params> kImplementations[] = {
-    {"cpu.avx512_bf16", MEGAMLA_DEVICE_CPU, cpu::block_scaled_linear_dots_supports, cpu::block_scaled_linear_workspace,
-     cpu::block_scaled_linear_dots},
-    {"cpu.onednn_bf16", MEGAMLA_DEVICE_CPU, cpu::block_scaled_linear_bf16_supports, cpu::block_scaled_linear_workspace,
-     cpu::block_scaled_linear_bf16},
-    {"cpu.onednn_f32", MEGAMLA_DEVICE_CPU, supports_all, cpu::block_scaled_linear_workspace,
+    {"cpu.avx512_bf16", MEGAMLA_DEVICE_CPU, cpu::block_scaled_linear_dots_supports,
+     cpu::block_scaled_linear_bf16_workspace, cpu::block_scaled_linear_dots},
+    {"cpu.onednn_bf16", MEGAMLA_DEVICE_CPU, cpu::block_scaled_linear_bf16_supports,
+     cpu::block_scaled_linear_bf16_workspace, cpu::block_scaled_linear_bf16},
+    {"cpu.onednn_f32", MEGAMLA_DEVICE_CPU, supports_all, cpu::block_scaled_linear_f32_workspace,
      cpu::block_scaled_linear_f32},
     {"reference.block_scaled_linear", MEGAMLA_DEVICE_REFERENCE, supports_all, no_workspace,
      reference::block_scaled_linear},

@@ -15,6 +15,7 @@
 #include "core/status.hpp"
 #include "core/tensor.hpp"
 #include "core/validate.hpp"
+#include "ops/registry.hpp"
 #include "ops/usage.hpp"
 #if MEGAMLA_HAVE_CUDA
 #include "cuda/launch.hpp"
@@ -99,25 +100,44 @@ Status workspace_size(const Op<Params>& op, const megamla_limits& limits, megaml
 }
 
 template <class Params>
-Status run(const Op<Params>& op, const Params& params, const megamla_exec& exec) {
-  const Implementation<Params>* chosen = nullptr;
-  MEGAMLA_RETURN_IF_ERROR(choose(op, params, static_cast<megamla_device>(exec.device), &chosen));
+Status run_chosen(const Op<Params>& op, const Implementation<Params>& chosen, const Params& params,
+                  const megamla_exec& exec) {
   megamla_limits limits = op.limits_of(params);
   limits.struct_size = sizeof(limits);
   limits.num_threads = exec.num_threads;
-  MEGAMLA_RETURN_IF_ERROR(check_exec(op.name, exec, chosen->workspace_size(limits)));
-  note_use(chosen, op.name, chosen->name);
+  MEGAMLA_RETURN_IF_ERROR(check_exec(op.name, exec, chosen.workspace_size(limits)));
+  note_use(&chosen, op.name, chosen.name);
 #if MEGAMLA_HAVE_CUDA
-  const cuda::DeviceGuard current(op.name, chosen->device == MEGAMLA_DEVICE_CUDA ? op.memory_of(params) : -1);
+  const cuda::DeviceGuard current(op.name, chosen.device == MEGAMLA_DEVICE_CUDA ? op.memory_of(params) : -1);
   MEGAMLA_RETURN_IF_ERROR(current.status());
 #endif
-  return chosen->run(params, exec);
+  return chosen.run(params, exec);
+}
+
+template <class Params>
+Status run(const Op<Params>& op, const Params& params, const megamla_exec& exec) {
+  const Implementation<Params>* chosen = nullptr;
+  MEGAMLA_RETURN_IF_ERROR(choose(op, params, static_cast<megamla_device>(exec.device), &chosen));
+  return run_chosen(op, *chosen, params, exec);
+}
+
+// `wanted` in place of the first that covers, with every check that `run` makes: for tests and measurements.
+template <class Params>
+Status run_implementation(const Op<Params>& op, const Implementation<Params>& wanted, const Params& params,
+                          const megamla_exec& exec) {
+  const int32_t gpu = wanted.device == MEGAMLA_DEVICE_CUDA ? std::max(op.memory_of(params), 0) : -1;
+  MEGAMLA_RETURN_IF_ERROR(op.validate(params, gpu));
+  if (gpu >= 0) MEGAMLA_RETURN_IF_ERROR(check_gpu(op.name, gpu));
+  MEGAMLA_RETURN_IF_ERROR(wanted.supports(params));
+  return run_chosen(op, wanted, params, exec);
 }
 
 }  // namespace megamla::ops
 
-// The five C entry points of an op. OP is an expression of type const Op<megamla_NAME_params>&.
+// The five C entry points of an op, and its op_of (ops/registry.hpp). OP is an expression of type const
+// Op<megamla_NAME_params>&.
 #define MEGAMLA_DEFINE_OP(NAME, OP)                                                                                   \
+  const megamla::ops::Op<megamla_##NAME##_params>& megamla::ops::op_of(const megamla_##NAME##_params*) { return OP; } \
   extern "C" megamla_status megamla_##NAME##_supports(const megamla_##NAME##_params* params, megamla_device device) { \
     return megamla::guard([&]() -> megamla::Status {                                                                  \
       megamla_##NAME##_params p;                                                                                      \

@@ -5,11 +5,13 @@
 #include <sys/mman.h>
 
 #include <cstring>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "format/page.hpp"
 #include "megamla/types.h"
+#include "support/host_region.hpp"
 
 namespace megamla::test {
 
@@ -47,6 +49,7 @@ class PagedCache {
     for (size_t i = 0; i < memory_.size(); ++i) memory_[i] = static_cast<uint8_t>(i * 37 + i / 251);
     const size_t misaligned = reinterpret_cast<uintptr_t>(memory_.data()) % 16;
     cache_.data = memory_.data() + (misaligned == 0 ? 0 : 16 - misaligned) + gap;
+    region_.emplace(memory_.data(), memory_.size());
   }
   PagedCache(const PagedCache&) = delete;
   PagedCache& operator=(const PagedCache&) = delete;
@@ -64,6 +67,7 @@ class PagedCache {
  private:
   megamla_kv_cache cache_;
   std::vector<uint8_t> memory_;
+  std::optional<HostRegion> region_;
 };
 
 // Zeros that take memory only where they are touched.
@@ -72,6 +76,7 @@ class SparseMemory {
   explicit SparseMemory(int64_t bytes) : bytes_(static_cast<size_t>(bytes)) {
     data_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     EXPECT_NE(data_, MAP_FAILED) << "mmap of " << bytes << " bytes of address space: " << std::strerror(errno);
+    region_.emplace(data_, bytes_);
   }
   ~SparseMemory() {
     if (data_ != MAP_FAILED) munmap(data_, bytes_);
@@ -85,6 +90,7 @@ class SparseMemory {
  private:
   void* data_;
   size_t bytes_;
+  std::optional<HostRegion> region_;
 };
 
 inline bool all_zero(const uint8_t* bytes, int64_t count) {

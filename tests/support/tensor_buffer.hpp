@@ -5,11 +5,13 @@
 
 #include <cstring>
 #include <numeric>
+#include <optional>
 #include <vector>
 
 #include "core/tensor.hpp"
 #include "format/bf16.hpp"
 #include "megamla/types.h"
+#include "support/host_region.hpp"
 
 namespace megamla::test {
 
@@ -46,6 +48,7 @@ class TensorBuffer {
     offset_ = kZone + (kZone - reinterpret_cast<uintptr_t>(memory_.data()) % kZone) % kZone;
     std::memset(memory_.data() + offset_, kFill, payload_);
     view_.data = memory_.data() + offset_;
+    region_.emplace(memory_.data(), memory_.size());
   }
   TensorBuffer(const TensorBuffer&) = delete;
   TensorBuffer& operator=(const TensorBuffer&) = delete;
@@ -96,6 +99,7 @@ class TensorBuffer {
   static constexpr size_t kZone = 256;
   megamla_tensor view_;
   std::vector<uint8_t> memory_;
+  std::optional<HostRegion> region_;
   size_t payload_ = 0;
   size_t offset_ = 0;
 };
