@@ -488,7 +488,6 @@ TEST(BlockScaledLinear, BadArgumentsAreRefused) {
     bad.expect("weight_kind", "an unknown weight", [=](Params& p) { p.weight_kind = value; });
     bad.expect("output", "an unknown output", [=](Params& p) { p.output = value; });
   }
-  bad.expect("reserved", "1", [](Params& p) { p.reserved = 1; });
   bad.expect("x", "FP8 as BF16", [](Params& p) { p.input = MEGAMLA_LINEAR_IN_BF16; });
   bad.expect("x", "one token less", [](Params& p) { p.x.shape[0] = 5; });
   bad.expect("x_scale", "a step of two tokens", [](Params& p) { p.x_scale.stride[0] = 2; });

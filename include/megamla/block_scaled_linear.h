@@ -35,7 +35,7 @@ typedef struct megamla_block_scaled_linear_params {
   int32_t input;               /* megamla_linear_input */
   int32_t weight_kind;         /* megamla_linear_weight */
   int32_t output;              /* megamla_linear_output */
-  int32_t reserved;            /* 0 */
+  int32_t batch_invariant;     /* not 0: a row's bits do not depend on the other rows of the call */
   megamla_tensor x;            /* a G of 1 may be left out: [T, in]; token and group strides free */
   megamla_tensor x_scale;      /* see megamla_linear_input; absent for BF16 */
   megamla_tensor weight;       /* contiguous; a G of 1 may be left out: [out, in]. `in` is a multiple of 32 (128 for

@@ -56,7 +56,8 @@ typedef struct megamla_layer_config {
   int32_t compressed_format;  /* NONE for ratio 0 */
   int32_t prefill_path;       /* megamla_prefill_path */
   int32_t quantize_z;         /* not 0: z between wo_a and wo_b as MXFP8 */
-  int32_t batch_invariant;    /* passed on to decode_attention */
+  int32_t batch_invariant;    /* not 0: a row of y has the same bits whatever else is in the step and however prompts
+                                 are cut into steps; prompts are read from the pages, not gathered */
   int32_t reserved;           /* 0 */
 } megamla_layer_config;
 

@@ -251,6 +251,7 @@ int64_t workspace_size(const megamla_limits& limits, GemmType type) {
 Status block_scaled_linear_dots_supports(const Params& p) {
   if (!has_avx512_vbmi()) return unsupported("this CPU has no AVX512-VBMI and AVX512-BF16");
   if (p.weight_kind == MEGAMLA_LINEAR_WEIGHT_BF16) return unsupported("the weight is BF16, not FP8");
+  if (p.batch_invariant != 0) return unsupported("batch-invariant rows come from one method for any number of tokens");
   const int64_t tokens = plan::linear_shape(p).tokens;
   if (tokens > kMaxDotTokens) return unsupported("{} tokens, more than {}", tokens, kMaxDotTokens);
   return {};

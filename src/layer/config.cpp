@@ -95,6 +95,8 @@ Status check_config(const megamla_layer_config& c) {
   v.range("max_num_requests", c.max_num_requests, 1, (int64_t{1} << 31) - 1);
   v.range("prefill_chunk_size", c.prefill_chunk_size, 1, 4096);
   v.range("prefill_path", c.prefill_path, MEGAMLA_PREFILL_AUTO, MEGAMLA_PREFILL_PAGED);
+  v.require(c.batch_invariant == 0 || c.prefill_path != MEGAMLA_PREFILL_GATHERED, "prefill_path",
+            "auto or paged for batch-invariant results", "gathered");
   MEGAMLA_RETURN_IF_ERROR(v.status());
   MEGAMLA_RETURN_IF_ERROR(check_formats(c));
   return c.quantize_z != 0 ? can_quantize_z(c) : Status{};

@@ -51,10 +51,11 @@ Status rms_norm(const megamla_tensor& x, const Buffer& weight, float eps, const 
   return call(megamla_rms_norm(&p, &exec));
 }
 
-Status linear(const megamla_tensor& x, const Buffer& weight, const Buffer* scale, megamla_linear_weight kind,
-              const megamla_tensor& y, const megamla_exec& exec) {
+Status linear(const megamla_layer_config& config, const megamla_tensor& x, const Buffer& weight, const Buffer* scale,
+              megamla_linear_weight kind, const megamla_tensor& y, const megamla_exec& exec) {
   megamla_block_scaled_linear_params p;
   megamla_block_scaled_linear_init(&p);
+  p.batch_invariant = config.batch_invariant;
   p.x = x;
   p.weight_kind = kind;
   p.weight = weight.view();
@@ -163,15 +164,15 @@ Status MegaAttentionLayer::project_in(Run& run) const {
   const StepViews& v = run.views;
   const megamla_tensor x = run.real(run.params.x);
   const megamla_tensor qr_c = run.real(v.qr_c);
-  MEGAMLA_RETURN_IF_ERROR(
-      linear(with_group(x), w.wqa_wkv, &w.wqa_wkv_scale, MEGAMLA_LINEAR_WEIGHT_BLOCK_32, with_group(qr_c), run.exec));
+  MEGAMLA_RETURN_IF_ERROR(linear(config_, with_group(x), w.wqa_wkv, &w.wqa_wkv_scale, MEGAMLA_LINEAR_WEIGHT_BLOCK_32,
+                                 with_group(qr_c), run.exec));
   MEGAMLA_RETURN_IF_ERROR(
       rms_norm(columns(qr_c, 0, config_.q_lora_rank), w.q_norm, config_.rms_norm_eps, run.real(v.qr), run.exec));
   MEGAMLA_RETURN_IF_ERROR(rms_norm(columns(qr_c, config_.q_lora_rank, config_.head_dim), w.kv_norm,
                                    config_.rms_norm_eps, run.real(v.latent), run.exec));
   // wq_b's rows are in chunked order, so its outputs are chunked queries.
-  MEGAMLA_RETURN_IF_ERROR(linear(with_group(run.real(v.qr)), w.wq_b, &w.wq_b_scale, MEGAMLA_LINEAR_WEIGHT_ROW_32,
-                                 with_group(flatten(run.real(v.q))), run.exec));
+  MEGAMLA_RETURN_IF_ERROR(linear(config_, with_group(run.real(v.qr)), w.wq_b, &w.wq_b_scale,
+                                 MEGAMLA_LINEAR_WEIGHT_ROW_32, with_group(flatten(run.real(v.q))), run.exec));
   if (run.taps() != nullptr) {
     copy_tap(v.qr, run.taps()->qr, run.step.real_tokens);
     copy_tap(v.latent, run.taps()->latent, run.step.real_tokens);
@@ -196,8 +197,8 @@ Status MegaAttentionLayer::write_caches(Run& run) const {
 
   const Weights& w = loader_.weights();
   const megamla_tensor scores = run.real(v.kv_score);
-  MEGAMLA_RETURN_IF_ERROR(linear(with_group(run.real(run.params.x)), w.compressor, nullptr, MEGAMLA_LINEAR_WEIGHT_BF16,
-                                 with_group(scores), run.exec));
+  MEGAMLA_RETURN_IF_ERROR(linear(config_, with_group(run.real(run.params.x)), w.compressor, nullptr,
+                                 MEGAMLA_LINEAR_WEIGHT_BF16, with_group(scores), run.exec));
   megamla_kv_compress_params compress;
   megamla_kv_compress_init(&compress);
   compress.compress_ratio = static_cast<int32_t>(config_.compress_ratio);
@@ -232,6 +233,7 @@ Status MegaAttentionLayer::project_out(Run& run) const {
   const StepViews& v = run.views;
   megamla_block_scaled_linear_params a;
   megamla_block_scaled_linear_init(&a);
+  a.batch_invariant = config_.batch_invariant;
   a.input = MEGAMLA_LINEAR_IN_FP8_PAIR;
   a.x = run.real(v.pair);
   a.x_scale = run.real(v.pair_scale);
@@ -249,6 +251,7 @@ Status MegaAttentionLayer::project_out(Run& run) const {
 
   megamla_block_scaled_linear_params b;
   megamla_block_scaled_linear_init(&b);
+  b.batch_invariant = config_.batch_invariant;
   b.input = config_.quantize_z != 0 ? MEGAMLA_LINEAR_IN_MXFP8 : MEGAMLA_LINEAR_IN_BF16;
   b.x = config_.quantize_z != 0 ? run.real(v.z) : flatten(run.real(v.z));
   if (config_.quantize_z != 0) b.x_scale = z_scale;

@@ -54,6 +54,7 @@ Status check_metadata(const megamla_layer_config& c, const megamla_forward_param
 // A chunk is gathered where its rows, written once, cost less than what its tokens would dequantise themselves: at most
 // half of the keys that they read (docs/design.md, "Prefill path").
 bool gather_chunk(const megamla_layer_config& c, const megamla_prefill_chunk& chunk, int64_t tokens) {
+  if (c.batch_invariant != 0) return false;
   if (c.prefill_path != MEGAMLA_PREFILL_AUTO) return c.prefill_path == MEGAMLA_PREFILL_GATHERED;
   const int64_t keys = std::min(chunk.n, c.compress_ratio > 0 ? c.index_topk : 0) + c.window;
   return 2 * (chunk.end - chunk.start) * chunk.m <= tokens * keys;

@@ -96,7 +96,7 @@ Status lay_out(const megamla_layer_config& config, int64_t tokens, int64_t reque
 }
 
 int64_t max_gathered_rows(const megamla_layer_config& c) {
-  if (c.prefill_path == MEGAMLA_PREFILL_PAGED) return 0;
+  if (c.prefill_path == MEGAMLA_PREFILL_PAGED || c.batch_invariant != 0) return 0;
   const int64_t compressed = c.compress_ratio > 0 ? (c.max_model_len + c.compress_ratio - 1) / c.compress_ratio : 0;
   const int64_t per_request = compressed + c.window + c.max_num_batched_tokens;
   return per_request * std::min(c.prefill_chunk_size, c.max_num_requests);

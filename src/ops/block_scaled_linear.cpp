@@ -93,7 +93,6 @@ Status validate(const Params& p, int32_t cuda_device) {
   v.range("input", p.input, MEGAMLA_LINEAR_IN_BF16, MEGAMLA_LINEAR_IN_MXFP8);
   v.range("weight_kind", p.weight_kind, MEGAMLA_LINEAR_WEIGHT_BF16, MEGAMLA_LINEAR_WEIGHT_ROW_32);
   v.range("output", p.output, MEGAMLA_LINEAR_OUT_BF16, MEGAMLA_LINEAR_OUT_MXFP8);
-  v.range("reserved", p.reserved, 0, 0);
   v.require(p.x.ndim == 2 || p.x.ndim == 3, "x", "[T, in] or [T, G, in]", describe(p.x));
   v.require(p.weight.ndim == 2 || p.weight.ndim == 3, "weight", "[out, in] or [G, out, in]", describe(p.weight));
   if (!v.ok()) return v.status();

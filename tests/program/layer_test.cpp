@@ -208,6 +208,11 @@ TEST(Layer, RefusesWithTheNumbersInTheMessage) {
          c.o_lora_rank = 32;
          c.quantize_z = 1;
        }},
+      {"prefill_path: expected auto or paged for batch-invariant results, got gathered",
+       [](megamla_layer_config& c) {
+         c.batch_invariant = 1;
+         c.prefill_path = MEGAMLA_PREFILL_GATHERED;
+       }},
       {"max_num_batched_tokens: expected a value in [1, 2147483647], got 0",
        [](megamla_layer_config& c) { c.max_num_batched_tokens = 0; }},
   };
@@ -371,6 +376,31 @@ TEST(Layer, PaddingRowsAreZeroAndChangeNothing) {
   const megamla_tensor more = padded.step(layer.get(), kPrompts, 5);
   EXPECT_EQ(std::memcmp(y.data, more.data, static_cast<size_t>(y.shape[0] * kHidden) * sizeof(float)), 0);
   for (int64_t i = y.shape[0] * kHidden; i < more.shape[0] * kHidden; ++i) ASSERT_EQ(data<const float>(more)[i], 0);
+}
+
+// However a prompt is cut and whatever else is in its steps.
+TEST(Layer, BatchInvariantRowsHaveTheSameBits) {
+  for (const int64_t id : {0, 2, 20}) {
+    SCOPED_TRACE("layer " + std::to_string(id));
+    megamla_layer_config c = narrow_config(id);
+    c.batch_invariant = 1;
+    const LayerHandle layer = make_layer(c);
+    Batch whole(c);
+    const megamla_tensor y = whole.step(layer.get(), {{0, 0, 21}, {1, 0, 36}});
+    const auto same = [&](const megamla_tensor& got, int64_t row, int64_t expected, int64_t count) {
+      return std::memcmp(&at<float>(got, row, 0), &at<float>(y, expected, 0),
+                         static_cast<size_t>(count * kHidden) * sizeof(float)) == 0;
+    };
+    Batch alone(c);
+    EXPECT_TRUE(same(alone.step(layer.get(), {{1, 0, 36}}), 0, 21, 36));
+    Batch cut(c);
+    cut.step(layer.get(), {{1, 0, 1}});
+    EXPECT_TRUE(same(cut.step(layer.get(), {{1, 1, 1}, {0, 0, 20}}), 0, 22, 1));
+    const megamla_tensor next = cut.step(layer.get(), {{0, 20, 1}, {1, 2, 30}}, 3);
+    EXPECT_TRUE(same(next, 0, 20, 1));
+    EXPECT_TRUE(same(next, 1, 23, 30));
+    EXPECT_TRUE(same(cut.step(layer.get(), {{1, 32, 4}}), 0, 53, 4));
+  }
 }
 
 TEST(Layer, EmptyStepsSucceed) {
