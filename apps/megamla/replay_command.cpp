@@ -28,8 +28,8 @@ class ProgressLine {
     const bool last = p.done_requests == p.all_requests;
     const double pause = terminal_ ? 0.5 : 10;
     if (!last && p.seconds - shown_ < pause) return;
-    shown_ = p.seconds;
-    fmt::print(stderr, "{}replay: {} of {} requests, {} of {} tokens, {:.0f} s{}", terminal_ ? "\r" : "",
+    shown_ = last ? 0 : p.seconds;  // another phase may follow
+    fmt::print(stderr, "{}{}: {} of {} requests, {} of {} tokens, {:.0f} s{}", terminal_ ? "\r" : "", p.phase,
                p.done_requests, p.all_requests, p.tokens, p.all_tokens, p.seconds, terminal_ && !last ? "" : "\n");
     std::fflush(stderr);
   }
@@ -73,6 +73,8 @@ void print_figures(const replay::ReplayResult& r) {
   table.add({"peak memory of the process",
              fmt::format("{} ({:+.1f}%)", mib(r.peak_rss_bytes),
                          100.0 * static_cast<double>(r.peak_rss_bytes) / static_cast<double>(planned_bytes(r)) - 100)});
+  table.add({"resident memory half-way, at the end",
+             fmt::format("{}, {}", mib(r.half_way_rss_bytes), mib(r.last_rss_bytes))});
   table.print();
 }
 
@@ -94,6 +96,12 @@ void print_errors(const replay::WorstErrors& w) {
   table.print();
   fmt::print("{} rows sampled, longest context {}: {}\n", w.rows, w.longest_context,
              w.holds ? "all within the bounds" : w.first_failure);
+}
+
+void print_alone(const replay::ReplayResult& r) {
+  const replay::Comparison& c = r.alone;
+  fmt::print("each request alone, {:.1f} s: {} of {} rows differ{}\n", r.alone_seconds, c.differing, c.rows,
+             c.differing == 0 ? "" : fmt::format("; the first: {}", c.first_difference));
 }
 
 nlohmann::json record(const replay::ReplayResult& r) {
@@ -122,6 +130,13 @@ nlohmann::json record(const replay::ReplayResult& r) {
       {"pool_bytes", r.pool_bytes},
       {"workspace_bytes", r.workspace_bytes},
       {"peak_rss_bytes", r.peak_rss_bytes},
+      {"half_way_rss_bytes", r.half_way_rss_bytes},
+      {"last_rss_bytes", r.last_rss_bytes},
+      {"alone",
+       {{"rows", r.alone.rows},
+        {"differing", r.alone.differing},
+        {"first_difference", r.alone.first_difference},
+        {"seconds", r.alone_seconds}}},
       {"verification",
        {{"rows", r.worst.rows},
         {"y_l2", r.worst.y_l2},
@@ -145,10 +160,11 @@ int run(Options& o) {
   print_usage();
   fmt::print("\n");
   print_errors(result.worst);
+  if (o.replay.compare_alone) print_alone(result);
   o.json.write("replay", record(result));
   const bool pages_returned = result.window_blocks_left == 0 && result.compressed_blocks_left == 0;
   if (!pages_returned) fmt::print("blocks still in use after the last request: expected 0\n");
-  return result.worst.holds && pages_returned ? kOk : kFailed;
+  return result.worst.holds && pages_returned && result.alone.differing == 0 ? kOk : kFailed;
 }
 
 }  // namespace
@@ -164,6 +180,7 @@ Command replay_command() {
       "Examples:\n"
       "  megamla replay examples/demo_trace.jsonl --layers 2,20 --verify 0.02\n"
       "  megamla replay trace.jsonl --requests 10 --max-tokens 2048 --json replay.json\n"
+      "  megamla replay trace.jsonl --requests 100 --max-tokens 512 --compare-alone\n"
       "  megamla make-layer --layers 2 --out /tmp/ckpt && megamla replay trace.jsonl --layers 2 --weights /tmp/ckpt";
   command.add = [](CLI::App& app) -> std::function<int()> {
     auto o = std::make_shared<Options>();
@@ -190,6 +207,8 @@ Command replay_command() {
                    "Share of rows checked against the reference, beside each request's and each chunk's last row")
         ->check(CLI::Range(0.0, 1.0))
         ->capture_default_str();
+    app.add_flag("--compare-alone", o->replay.compare_alone,
+                 "Replay each request by itself afterwards and compare every row bit for bit (batch-invariant layers)");
     o->device.add(app);
     o->json.add(app);
     return [o] { return run(*o); };

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "command.hpp"
+#include "core/tensor.hpp"
 #include "io/checkpoint.hpp"
 #include "io/trace.hpp"
 
@@ -137,6 +138,46 @@ TEST_F(ReplayRun, TraceWithSharedPrefixHoldsItsBounds) {
   EXPECT_TRUE(r.worst.holds) << r.worst.first_failure;
   EXPECT_GT(r.worst.rows, 6);
   EXPECT_EQ(r.worst.longest_context, 703);
+}
+
+// Requests that share a prefix, decode together and are cut into steps give the bits that each gives alone.
+TEST_F(ReplayRun, EveryRowIsTheSameAlone) {
+  ReplayOptions o =
+      options({traced(540, 5, {1, 2}), traced(700, 4, {1, 3}), traced(9, 8), traced(31, 2), traced(1, 3)});
+  o.verify_rate = 0;
+  o.compare_alone = true;
+  const ReplayResult r = run(o);
+  EXPECT_EQ(r.alone.rows, r.prefill_tokens + r.decode_tokens);
+  EXPECT_GT(r.reused_tokens, 0);
+  EXPECT_EQ(r.alone.differing, 0) << r.alone.first_difference;
+  EXPECT_EQ(r.window_blocks_left + r.compressed_blocks_left, 0);
+  EXPECT_LE(r.last_rss_bytes, r.half_way_rss_bytes + (16 << 20)) << "growth in the second half";
+  EXPECT_GT(r.half_way_rss_bytes, r.weight_bytes);
+}
+
+TEST(RowHashes, FindTheRowThatDiffers) {
+  std::vector<Request> requests = {make_request(0, traced(2, 1), 0), make_request(1, traced(3, 1), 0)};
+  RowHashes a(requests, 2);
+  RowHashes b(requests, 2);
+  std::vector<uint16_t> rows(5 * 6);
+  for (size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<uint16_t>(i);
+  const std::vector<Scheduled> step = {{&requests[0], 2}, {&requests[1], 3}};
+  const megamla_tensor y = host_tensor(rows.data(), MEGAMLA_BF16, {5, 6});
+  for (RowHashes* hashes : {&a, &b}) {
+    for (const int64_t layer : {0, 1}) hashes->note(layer, step, y);
+  }
+  Comparison same;
+  a.compare(b, 1, &same);
+  EXPECT_EQ(same.rows, 6);
+  EXPECT_EQ(same.differing, 0);
+  rows[4 * 6 + 5] ^= 1U;  // one bit in the last element of request 1's last row
+  b.note(1, step, y);
+  Comparison changed;
+  a.compare(b, 0, &changed);
+  a.compare(b, 1, &changed);
+  EXPECT_EQ(changed.rows, 10);
+  EXPECT_EQ(changed.differing, 1);
+  EXPECT_EQ(changed.first_difference, "request 1, position 2, layer 1 of the list");
 }
 
 TEST_F(ReplayRun, CheckpointGivesTheSeededFigures) {

@@ -65,6 +65,7 @@ void Model::make_layers(const ModelOptions& options) {
     layer.config.window_format = window;
     layer.config.compressed_format = layer.config.compress_ratio > 0 ? compressed : MEGAMLA_KV_NONE;
     layer.config.max_model_len = options.max_model_len;
+    layer.config.batch_invariant = options.batch_invariant ? 1 : 0;
     layer.config.max_num_batched_tokens = options.limits.max_batched_tokens;
     layer.config.max_num_requests = options.limits.max_batched_tokens;  // sampled rows are single-token requests
     if (layer.config.compress_ratio > 0 &&

@@ -18,6 +18,7 @@ struct ModelOptions {
   uint64_t seed = 4101;
   std::string kv_dtype = "auto";
   int64_t max_model_len = 0;
+  bool batch_invariant = false;
   SchedulerLimits limits;
   megamla_exec exec;
 };

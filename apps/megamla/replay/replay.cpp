@@ -1,9 +1,11 @@
 #include "replay/replay.hpp"
 
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <fstream>
 
 #include "command.hpp"
 #include "io/trace.hpp"
@@ -19,6 +21,20 @@ int64_t peak_rss() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   return usage.ru_maxrss * 1024;
+}
+
+// 0 where the system does not say.
+int64_t resident_bytes() {
+  int64_t all = 0;
+  int64_t resident = 0;
+  std::ifstream("/proc/self/statm") >> all >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+int64_t total_tokens(const std::vector<Request>& requests) {
+  int64_t tokens = 0;
+  for (const Request& request : requests) tokens += request.total();
+  return tokens;
 }
 
 std::vector<Request> read_requests(const ReplayOptions& options) {
@@ -39,14 +55,10 @@ void fit_limits(const std::vector<Request>& requests, ReplayOptions& options) {
   SchedulerLimits& limits = options.model.limits;
   limits.max_requests = std::min<int64_t>(options.max_requests, static_cast<int64_t>(requests.size()));
   std::vector<int64_t> lengths;
-  int64_t all = 0;
-  for (const Request& request : requests) {
-    lengths.push_back(request.total());
-    all += request.total();
-  }
+  for (const Request& request : requests) lengths.push_back(request.total());
   std::sort(lengths.rbegin(), lengths.rend());
   options.model.max_model_len = lengths.front();
-  limits.max_batched_tokens = std::min(limits.max_batched_tokens, std::max<int64_t>(all, 1));
+  limits.max_batched_tokens = std::min(limits.max_batched_tokens, std::max<int64_t>(total_tokens(requests), 1));
   for (int64_t i = 0; i < limits.max_requests; ++i) {
     const int64_t tokens = lengths[static_cast<size_t>(i)];
     limits.window_blocks += Scheduler::window_blocks_for(tokens, limits.window, limits.max_batched_tokens);
@@ -65,31 +77,58 @@ Counts count_tokens(const std::vector<Scheduled>& step) {
   return counts;
 }
 
+using ShowProgress = std::function<void(const Progress&)>;
+
+// The requests one by one, each with all pages to itself.
+void replay_alone(Model& model, const std::vector<Request>& requests, const SchedulerLimits& limits, RowHashes& hashes,
+                  const ShowProgress& progress) {
+  const Clock::time_point begin = Clock::now();
+  Progress p{"alone", 0, static_cast<int64_t>(requests.size()), 0, total_tokens(requests), 0};
+  for (const Request& request : requests) {
+    Scheduler scheduler({request}, limits);
+    for (std::vector<Scheduled> step = scheduler.next(); !step.empty(); step = scheduler.next()) {
+      const StepBatch batch = model.batch(step);
+      for (size_t i = 0; i < model.layers().size(); ++i)
+        hashes.note(static_cast<int64_t>(i), step, model.forward(model.layers()[i], batch));
+      p.tokens += batch.tokens;
+      scheduler.complete(step);
+      p.done_requests = request.id + (scheduler.remaining() == 0 ? 1 : 0);
+      p.seconds = seconds_since(begin);
+      progress(p);
+    }
+  }
+}
+
 }  // namespace
 
-ReplayResult run_replay(ReplayOptions options, const std::function<void(const Progress&)>& progress) {
-  std::vector<Request> requests = read_requests(options);
+ReplayResult run_replay(ReplayOptions options, const ShowProgress& progress) {
+  const std::vector<Request> requests = read_requests(options);
   fit_limits(requests, options);
+  options.model.batch_invariant = options.compare_alone;
   ReplayResult result;
   result.requests = static_cast<int64_t>(requests.size());
-  int64_t all_tokens = 0;
-  for (const Request& request : requests) all_tokens += request.total();
+  const int64_t all_tokens = total_tokens(requests);
 
   Model model(options.model);
   Verifier verifier(model, options.verify_rate, options.model.seed);
-  Scheduler scheduler(std::move(requests), options.model.limits);
+  Scheduler scheduler(requests, options.model.limits);
+  const auto num_layers = static_cast<int64_t>(model.layers().size());
+  std::vector<RowHashes> hashes;  // of the replay, and of the requests alone
+  if (options.compare_alone) hashes.assign(2, RowHashes(requests, num_layers));
   const Clock::time_point begin = Clock::now();
   for (std::vector<Scheduled> step = scheduler.next(); !step.empty(); step = scheduler.next()) {
     const Counts counts = count_tokens(step);
     const StepBatch batch = model.batch(step);
     const std::vector<int64_t> sampled = verifier.choose(step);
     double step_seconds = 0;
-    for (const Model::Layer& layer : model.layers()) {
+    for (int64_t i = 0; i < num_layers; ++i) {
+      const Model::Layer& layer = model.layers()[static_cast<size_t>(i)];
       const Clock::time_point forward = Clock::now();
       const megamla_tensor y = model.forward(layer, batch);
       step_seconds += seconds_since(forward);
       const Clock::time_point verify = Clock::now();
       verifier.check(layer, step, batch, y, sampled);
+      if (options.compare_alone) hashes[0].note(i, step, y);
       result.verify_seconds += seconds_since(verify);
     }
     ++result.steps;
@@ -100,12 +139,20 @@ ReplayResult run_replay(ReplayOptions options, const std::function<void(const Pr
     result.prefill_tokens += counts.prefill;
     result.decode_tokens += counts.decode;
     scheduler.complete(step);
-    progress({result.requests - scheduler.remaining(), result.requests,
-              result.prefill_tokens + result.decode_tokens + scheduler.reused_tokens(), all_tokens,
-              seconds_since(begin)});
+    const int64_t done = result.prefill_tokens + result.decode_tokens + scheduler.reused_tokens();
+    if (result.half_way_rss_bytes == 0 && 2 * done >= all_tokens) result.half_way_rss_bytes = resident_bytes();
+    progress(
+        {"replay", result.requests - scheduler.remaining(), result.requests, done, all_tokens, seconds_since(begin)});
   }
   result.wall_seconds = seconds_since(begin);
+  result.last_rss_bytes = resident_bytes();
   scheduler.forget_prefixes();
+  if (options.compare_alone) {
+    const Clock::time_point alone = Clock::now();
+    replay_alone(model, requests, options.model.limits, hashes[1], progress);
+    for (const Request& request : requests) hashes[0].compare(hashes[1], request.id, &result.alone);
+    result.alone_seconds = seconds_since(alone);
+  }
   std::sort(result.step_seconds.begin(), result.step_seconds.end());
   result.reused_tokens = scheduler.reused_tokens();
   result.weight_bytes = model.weight_bytes();

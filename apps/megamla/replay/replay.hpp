@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "replay/model.hpp"
+#include "replay/row_hashes.hpp"
 #include "replay/verifier.hpp"
 
 namespace megamla::replay {
@@ -16,6 +17,9 @@ struct ReplayOptions {
   int64_t max_tokens = 0;     // prompt and output of a request together; 0: as traced
   int64_t max_requests = 64;  // running at a time
   double verify_rate = 0;
+  // Afterwards each request again by itself, prompt in one go, no shared prefix: every row's bits must be the same. The
+  // layers are batch-invariant then.
+  bool compare_alone = false;
   ModelOptions model;
 };
 
@@ -34,13 +38,19 @@ struct ReplayResult {
   int64_t pool_bytes = 0;
   int64_t workspace_bytes = 0;
   int64_t peak_rss_bytes = 0;
+  // Resident memory once half of the tokens were done, and after the last: a leak grows in between.
+  int64_t half_way_rss_bytes = 0;
+  int64_t last_rss_bytes = 0;
   double kv_bytes_per_token = 0;
   int64_t window_blocks = 0, window_blocks_peak = 0, window_blocks_left = 0;
   int64_t compressed_blocks = 0, compressed_blocks_peak = 0, compressed_blocks_left = 0;
   WorstErrors worst;
+  Comparison alone;
+  double alone_seconds = 0;
 };
 
 struct Progress {
+  const char* phase;
   int64_t done_requests;
   int64_t all_requests;
   int64_t tokens;
