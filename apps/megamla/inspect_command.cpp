@@ -1,4 +1,5 @@
-// megamla inspect: what a checkpoint, a safetensors file or a trace holds, and the arithmetic of KV bytes.
+// megamla inspect: what a checkpoint, a safetensors file, a trace or a dump of cache pages holds, and the arithmetic of
+// KV bytes.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 
 #include "command.hpp"
 #include "format/kv_record.hpp"
+#include "inspect/pages.hpp"
 #include "io/checkpoint.hpp"
 #include "io/safetensors.hpp"
 #include "io/seeded_weights.hpp"
@@ -137,25 +139,51 @@ Command inspect_command() {
   struct Options {
     std::string path;
     double memory_gib = 80;
+    PagesOptions pages;
     JsonOption json;
   };
   Command command;
-  command.summary = "Show what a checkpoint, a golden file or a trace holds, and its KV bytes";
+  command.summary = "Show what a checkpoint, a golden file, a trace or a dump of cache pages holds";
   command.examples =
       "Examples:\n"
       "  megamla inspect /models/DeepSeek-V4.1-Flash --memory 60\n"
       "  megamla inspect tests/golden/cast__t0.safetensors\n"
-      "  megamla inspect examples/demo_trace.jsonl";
+      "  megamla inspect examples/demo_trace.jsonl\n"
+      "  megamla inspect pool.bin --kv-format fp8_528 --page-size 64 --layout planar\n"
+      "\n"
+      "A dump of pages has no mark of its layout: both are scored by how well scales fit codes. With --layout, exit "
+      "code 1\n"
+      "unless it is that one.";
   command.add = [](CLI::App& app) -> std::function<int()> {
     auto o = std::make_shared<Options>();
-    app.add_option("path", o->path, "Checkpoint folder, .safetensors file or .jsonl trace")->required();
+    app.add_option("path", o->path, "Checkpoint folder, .safetensors file, .jsonl trace or dump of pages")->required();
     app.add_option("--memory", o->memory_gib, "GiB for the KV cache: how long a context fits")
         ->check(CLI::PositiveNumber)
         ->capture_default_str();
+    CLI::Option* format = app.add_option("--kv-format", o->pages.format, "The file is a dump of pages of such records")
+                              ->check(CLI::IsMember({"fp8_528", "nvfp4_288"}));
+    app.add_option("--page-size", o->pages.page_size, "Records of a page")
+        ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
+        ->capture_default_str()
+        ->needs(format);
+    app.add_option("--page-stride", o->pages.page_stride, "Bytes from page to page (default: padded as engines do)")
+        ->check(CLI::Range(int64_t{16}, int64_t{1} << 40))
+        ->needs(format);
+    app.add_option("--page-offset", o->pages.offset, "Byte of the file at which the first page begins")
+        ->check(CLI::Range(int64_t{0}, int64_t{1} << 60))
+        ->needs(format);
+    app.add_option("--layout", o->pages.expected, "The layout that the pages should have")
+        ->check(CLI::IsMember({"planar", "interleaved"}))
+        ->needs(format);
     o->json.add(app);
     return [o] {
-      o->json.write("inspect", inspect(o->path, o->memory_gib));
-      return int{kOk};
+      if (o->pages.format.empty()) {
+        o->json.write("inspect", inspect(o->path, o->memory_gib));
+        return int{kOk};
+      }
+      const PagesReport report = inspect_pages(o->path, o->pages);
+      o->json.write("inspect", report.record);
+      return int{report.as_expected ? kOk : kFailed};
     };
   };
   return command;

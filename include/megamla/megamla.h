@@ -11,6 +11,7 @@
 #include "megamla/kv_insert.h"
 #include "megamla/layer.h"
 #include "megamla/output_cast.h"
+#include "megamla/page_layout.h"
 #include "megamla/permute_weights.h"
 #include "megamla/plan.h"
 #include "megamla/prefill_attention.h"
