@@ -36,6 +36,12 @@ cat "$prefix"/include/megamla/*.h | tr '\n' ' ' | grep -oE 'MEGAMLA_API [^;(]*\(
   tr -d '( ' | sort -u >"$work/declared"
 diff "$work/declared" "$work/exported" || { echo "left (<): declared only; right (>): exported only" >&2; exit 1; }
 
+echo "== small: nothing is shipped but machine code, and nothing is compiled when it starts"
+if [ -z "$sanitize" ]; then
+  size=$(stat -Lc %s "$(ls "$libdir"/libmegamla.so "$libdir"/libmegamla.a 2>/dev/null | head -n 1)")
+  [ "$size" -lt $((32 << 20)) ] || { echo "library: expected less than 32 MiB, got $size bytes" >&2; exit 1; }
+fi
+
 echo "== a C99 program through pkg-config"
 export PKG_CONFIG_PATH=$libdir/pkgconfig
 [ "$(pkg-config --modversion megamla)" = "$version" ]
@@ -44,7 +50,7 @@ static=()
 # shellcheck disable=SC2046
 "$cc" -std=c99 -pedantic -Wall -Wextra -Werror "${flags[@]}" "-DEXPECTED_VERSION=\"$version\"" "$here/consumer.c" \
   -o "$work/consumer_c" $(pkg-config --cflags --libs "${static[@]}" megamla) -lm
-LD_LIBRARY_PATH=$libdir "$work/consumer_c"
+LD_LIBRARY_PATH=$libdir timeout 30 "$work/consumer_c"
 
 echo "== a C++ program through find_package"
 "$cmake" -S "$here/consumer" -B "$work/consumer" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_CXX_COMPILER="$cxx" \
