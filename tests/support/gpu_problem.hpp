@@ -71,7 +71,7 @@ class Problem {
 
     for (size_t i = 0; i < buffers_.size(); ++i) std::memcpy(buffers_[i].data, before[i].data(), before[i].size());
     Params on_host = on_gpu;
-    app::for_each_view(on_host, [](auto& view) { view.cuda_device = -1; });
+    ops::for_each_view(on_host, [](auto& view) { view.cuda_device = -1; });
     const api::Result expected = api::run(on_host, api::Exec(MEGAMLA_DEVICE_REFERENCE));
     ASSERT_TRUE(expected) << expected.message();
     for (size_t i = 0; i < buffers_.size(); ++i) compare(i, got[i]);
