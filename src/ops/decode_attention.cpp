@@ -1,6 +1,7 @@
 #include "megamla/decode_attention.h"
 
 #include "cpu/decode_attention.hpp"
+#include "cuda/decode_attention/decode_attention.hpp"
 #include "ops/attention_validate.hpp"
 #include "ops/op.hpp"
 #include "reference/decode_attention.hpp"
@@ -68,6 +69,10 @@ constexpr Implementation<megamla_decode_attention_params> kImplementations[] = {
     {"cpu.onednn_f32", MEGAMLA_DEVICE_CPU, supports_all, cpu::decode_attention_f32_workspace,
      cpu::decode_attention_f32},
     {"reference.decode_attention", MEGAMLA_DEVICE_REFERENCE, supports_all, no_workspace, reference::decode_attention},
+#if MEGAMLA_HAVE_CUDA
+    {"cuda.decode_attention_sm90", MEGAMLA_DEVICE_CUDA, cuda::decode_attention_supports, no_workspace,
+     cuda::decode_attention},
+#endif
 };
 constexpr Op<megamla_decode_attention_params> kOp{"decode_attention", validate, limits_of, memory_of, kImplementations};
 

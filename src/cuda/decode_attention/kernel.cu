@@ -1,0 +1,103 @@
+// Warp roles: threads 0-255 values, 256-383 scores, 384-511 producers.
+#include "cuda/decode_attention/kernel.hpp"
+#include "cuda/decode_attention/values.cuh"
+
+namespace megamla::cuda {
+namespace {
+
+// 16 warps start with 128 registers a thread; warpgroups then trade them.
+constexpr int kValueRegisters = 160;
+constexpr int kScoreRegisters = 64;
+constexpr int kProducerRegisters = 128;
+static_assert(2 * kValueRegisters + kScoreRegisters + kProducerRegisters <= 4 * 128);
+static_assert(kThreads == 4 * 128);
+
+__device__ __forceinline__ void meet_cluster(const DecodeParams& p) {
+  if (p.cluster == 1 || p.whole_items + ptx::cluster_id() >= p.items) return;  // no shared row
+  ptx::cluster_barrier();                                                      // the partial O are there
+  ptx::cluster_leave();                                                        // and have been read
+}
+
+template <class First, class Second>
+__global__ void __launch_bounds__(kThreads, 1) decode_attention_kernel(const __grid_constant__ DecodeParams p) {
+  extern __shared__ __align__(1024) uint8_t memory[];
+  Shared& shared = *reinterpret_cast<Shared*>(memory);
+  if (threadIdx.x == 0) {
+    for (int stage = 0; stage < kStages; ++stage) {
+      ptx::mbarrier_init(&shared.keys_full[stage], 32 * kProducerWarps);
+      ptx::mbarrier_init(&shared.keys_empty[stage], kValueThreads);
+      ptx::mbarrier_init(&shared.p_full[stage], kScoreThreads);
+    }
+    for (int i = 0; i < kProducerWarps * kSlotTiles; ++i) ptx::mbarrier_init(&shared.slots_full[0][i], 32);
+    ptx::mbarrier_init(&shared.stats_full, kScoreThreads);
+    ptx::mbarrier_init(&shared.stats_empty, kValueThreads);
+  }
+  __syncthreads();
+  const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
+  if (warp < kValueThreads / 32) {
+    ptx::take_registers<kValueRegisters>();
+    Values(p, shared, threadIdx.x).run();
+  } else if (warp < (kValueThreads + kScoreThreads) / 32) {
+    ptx::give_registers<kScoreRegisters>();
+    Scores(p, shared, threadIdx.x - kValueThreads).run();
+    meet_cluster(p);
+  } else {
+    ptx::give_registers<kProducerRegisters>();
+    Producer<First, Second>(p, shared, threadIdx.x - kValueThreads - kScoreThreads).run();
+    meet_cluster(p);
+  }
+}
+
+using Kernel = void (*)(DecodeParams);
+
+Kernel kernel_of(megamla_kv_format window, megamla_kv_format compressed) {
+  if (window == MEGAMLA_KV_FP8_584) return decode_attention_kernel<format::Fp8_584, format::Fp8_584>;
+  if (compressed == MEGAMLA_KV_NVFP4_288) return decode_attention_kernel<format::Fp8_528, format::Nvfp4_288>;
+  return decode_attention_kernel<format::Fp8_528, format::Fp8_528>;
+}
+
+struct Launch {
+  cudaLaunchConfig_t config{};
+  cudaLaunchAttribute attribute{};
+
+  Launch(int cluster, int64_t blocks, cudaStream_t stream) {
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = static_cast<unsigned>(cluster);
+    attribute.val.clusterDim.y = 1;
+    attribute.val.clusterDim.z = 1;
+    config.gridDim = dim3(static_cast<unsigned>(blocks));
+    config.blockDim = dim3(kThreads);
+    config.dynamicSmemBytes = kSharedBytes;
+    config.stream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+  }
+  Launch(const Launch&) = delete;
+  Launch& operator=(const Launch&) = delete;
+};
+
+}  // namespace
+
+cudaError_t decode_attention_device(megamla_kv_format window, megamla_kv_format compressed,
+                                    plan::DecodeDevice* device) {
+  const Kernel kernel = kernel_of(window, compressed);
+  cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+  int current = 0;
+  if (error == cudaSuccess) error = cudaGetDevice(&current);
+  if (error == cudaSuccess) {
+    error = cudaDeviceGetAttribute(&device->blocks, cudaDevAttrMultiProcessorCount, current);
+  }
+  for (int n = 2; n <= plan::kMostClusterBlocks && error == cudaSuccess; ++n) {
+    const Launch launch(n, n, nullptr);
+    error = cudaOccupancyMaxActiveClusters(&device->clusters[static_cast<size_t>(n)], kernel, &launch.config);
+  }
+  return error;
+}
+
+cudaError_t launch_decode_attention(const DecodeParams& params, megamla_kv_format window, megamla_kv_format compressed,
+                                    int64_t blocks, cudaStream_t stream) {
+  const Launch launch(params.cluster, blocks, stream);
+  return cudaLaunchKernelEx(&launch.config, kernel_of(window, compressed), params);
+}
+
+}  // namespace megamla::cuda
