@@ -78,7 +78,9 @@ class DecodeProblem {
       ASSERT_TRUE(ran) << ran.message();
       arena_.download();
       const std::vector<uint8_t> now = bytes_of(p_.out);
-      if (repeat > 0) ASSERT_EQ(now, out_) << "repeat " << repeat;
+      if (repeat > 0) {
+        ASSERT_EQ(now, out_) << "repeat " << repeat;
+      }
       out_ = now;
     }
   }
@@ -96,7 +98,7 @@ class DecodeProblem {
       for (megamla_tensor* row : rows_of(truth)) {
         if (present(*row)) *row = slice(*row, t, t + 1);
       }
-      app::for_each_view(truth, [](auto& view) { view.cuda_device = -1; });
+      ops::for_each_view(truth, [](auto& view) { view.cuda_device = -1; });
       truth.output = MEGAMLA_OUTPUT_F32;
       truth.out = host_tensor(o.data(), MEGAMLA_F32, {1, shape_.heads, 512});
       truth.out_scale = {};
