@@ -140,10 +140,20 @@ double copy_bandwidth() {
   constexpr int64_t kBytes = int64_t{1} << 30;
   const std::unique_ptr<void, decltype(&release)> from(allocate(kBytes), release);
   const std::unique_ptr<void, decltype(&release)> to(allocate(kBytes), release);
-  const std::vector<double> seconds = time_graph(5, [&] {
+  // On the stream, not in a graph: there the copy goes through a copy engine, at two thirds of the rate.
+  double best = 0;
+  for (int i = 0; i < 6; ++i) {
+    const Event begin;
+    const Event end;
+    check("cudaEventRecord", cudaEventRecord(begin.event, stream()));
     check("cudaMemcpyAsync", cudaMemcpyAsync(to.get(), from.get(), kBytes, cudaMemcpyDeviceToDevice, stream()));
-  });
-  return 2.0 * kBytes / seconds.front();
+    check("cudaEventRecord", cudaEventRecord(end.event, stream()));
+    synchronise();
+    float milliseconds = 0;
+    check("cudaEventElapsedTime", cudaEventElapsedTime(&milliseconds, begin.event, end.event));
+    best = std::max(best, 2.0 * kBytes / (milliseconds * 1e-3));
+  }
+  return best;
 }
 
 Card card() {

@@ -154,7 +154,7 @@ struct Producer {
   // The next tile; its slots are on their way to ring place `place` when this returns.
   __device__ __forceinline__ Tile next_tile(Walk& walk, int place) const {
     Row& row = walk.row;
-    while (walk.tile == row.end) {
+    while (walk.tile >= row.end) {
       const ComingRow coming = load_row(p, walk.index);
       if (coming.token < 0) return {};
       ++walk.index;
@@ -172,7 +172,7 @@ struct Producer {
                         keys.slots + row.token * keys.slots_row_stride + (first + entry) * keys.slots_column_stride,
                         entry < t.count);
     }
-    ++walk.tile;
+    walk.tile += row.ranks;
     return t;
   }
 

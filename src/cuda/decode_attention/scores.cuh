@@ -128,20 +128,20 @@ struct Scores {
     const ComingRow first = load_row(p, 0);
     ComingPosition position = load_position(p, first.token);
     Row row = arrived(p, first);
-    if (row.any() && row.begin != row.end) fetch_query(p, part, row);
+    if (row.any() && row.begin < row.end) fetch_query(p, part, row);
     for (int index = 0; row.any(); ++index) {
       const ComingRow coming = load_row(p, index + 1);
-      if (row.begin != row.end) arrange_query(p, shared, part, rotation_of(p, position));
+      if (row.begin < row.end) arrange_query(p, shared, part, rotation_of(p, position));
       position = load_position(p, coming.token);
       ptx::named_barrier<1, kScoreThreads>();
       const float scale[2] = {logit_scale(p, shared, rows[0]), logit_scale(p, shared, rows[1])};
       float m[2] = {kNoMaximum, kNoMaximum};
       float sum[2] = {0, 0};
 #pragma unroll 1
-      for (int t = row.begin; t < row.end; ++t) tile(scale, m, sum);
+      for (int t = row.begin; t < row.end; t += row.ranks) tile(scale, m, sum);
       ptx::named_barrier<1, kScoreThreads>();  // every warp is done with Q and its squares
       row = arrived(p, coming);
-      if (row.any() && row.begin != row.end) fetch_query(p, part, row);
+      if (row.any() && row.begin < row.end) fetch_query(p, part, row);
       publish(m, sum, index & 1);
     }
   }

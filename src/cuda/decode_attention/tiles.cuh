@@ -70,14 +70,14 @@ struct Ring {
 };
 static_assert(kStages == 2);
 
-// A query row (64 heads of a token) and this block's share of its key tiles: those of the window list, then those of
-// the compressed list; the blocks of a cluster take consecutive shares.
+// A query row (64 heads of a token) and its key tiles: those of the window list, then those of the compressed list. The
+// blocks of a cluster take turns, so that each has its share of either kind of record.
 struct Row {
   int token = -1;  // -1: no more rows
   int first_head;
   int rank, ranks;
   int length[2];
-  int begin, end;
+  int begin, end;  // this block's tiles: begin, begin + ranks, .. below end
   __device__ __forceinline__ bool any() const { return token >= 0; }
   __device__ __forceinline__ int window_tiles() const { return (length[0] + kTileKeys - 1) / kTileKeys; }
 };
@@ -120,12 +120,6 @@ __device__ __forceinline__ ComingRow load_row(const DecodeParams& p, int index) 
   return row;
 }
 
-// The first tile of a rank's share.
-__device__ __forceinline__ int share_begin(int count, int rank, int ranks) {
-  if (ranks == 1) return rank == 0 ? 0 : count;
-  return static_cast<int>(static_cast<uint32_t>(count * rank) / static_cast<uint32_t>(ranks));
-}
-
 __device__ __forceinline__ Row arrived(const DecodeParams& p, const ComingRow& coming) {
   Row row;
   row.token = coming.token;
@@ -134,9 +128,8 @@ __device__ __forceinline__ Row arrived(const DecodeParams& p, const ComingRow& c
   row.ranks = coming.ranks;
   row.length[0] = min(max(coming.length[0], 0), p.keys[0].width);
   row.length[1] = min(max(coming.length[1], 0), p.keys[1].width);
-  const int count = row.window_tiles() + (row.length[1] + kTileKeys - 1) / kTileKeys;
-  row.begin = share_begin(count, row.rank, row.ranks);
-  row.end = share_begin(count, row.rank + 1, row.ranks);
+  row.begin = row.rank;
+  row.end = row.window_tiles() + (row.length[1] + kTileKeys - 1) / kTileKeys;
   return row;
 }
 

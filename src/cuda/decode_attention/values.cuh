@@ -114,8 +114,8 @@ struct Values {
     }
   }
 
-  // Blocks of a cluster leave their partial O in their key stages; each then merges every ranks-th group of 32 dims, in
-  // key order.
+  // Blocks of a cluster leave their partial O in their key stages; each then merges every ranks-th group of 32 dims,
+  // rank after rank.
   __device__ __forceinline__ void leave_partial(const float (&o)[kAccumulators]) {
     ptx::named_barrier<2, kValueThreads>();  // both warpgroups are done with the stages
     float4* partial = reinterpret_cast<float4*>(shared.keys);
@@ -207,7 +207,7 @@ struct Values {
       float o[kAccumulators];
 #pragma unroll
       for (int i = 0; i < kAccumulators; ++i) o[i] = 0;
-      for (int t = row.begin; t < row.end; ++t) tile(o);
+      for (int t = row.begin; t < row.end; t += row.ranks) tile(o);
       const Rotation rotation = rotation_of(p, position);
       const OutputRow out{row.token, rotation.cos_sin, rotation.outside};
       const Stats stats = take_stats(index & 1);
