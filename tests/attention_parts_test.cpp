@@ -1,6 +1,7 @@
 // The parts of the CPU attention whose results are exact or have a bound of their own.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cfloat>
 #include <cmath>
 #include <limits>
@@ -105,6 +106,30 @@ TEST(AttentionParts, SplitsCoverTheKeysOnce) {
       ASSERT_EQ(next_in_segment, range.size());
     }
     ASSERT_EQ(next, keys);
+  }
+}
+
+// Threads take rows as they become free; a row costs its keys. 1 long and 64 short requests, wherever the long one is.
+TEST(AttentionParts, OneLongRowAmong64ShortOnesIsNotLeftToTheEnd) {
+  constexpr int64_t kRows = 65;
+  for (const int64_t long_row : {0, 31, 64}) {
+    const auto keys_of = [&](int64_t t) { return t == long_row ? int64_t{128 + 2048} : int64_t{128}; };
+    RowOrder order{kRows, 0};
+    for (int64_t t = 0; t < kRows; ++t) order.keys += keys_of(t);
+    for (const size_t threads : {1, 2, 3, 4}) {
+      std::vector<int64_t> busy_until(threads, 0);
+      std::vector<int> taken(kRows, 0);
+      for (int64_t i = 0; i < order.steps(); ++i) {
+        const int64_t t = order.row(i, keys_of);
+        if (t < 0) continue;
+        ++taken[static_cast<size_t>(t)];
+        *std::min_element(busy_until.begin(), busy_until.end()) += keys_of(t);
+      }
+      EXPECT_EQ(taken, std::vector<int>(kRows, 1));
+      const auto last = static_cast<double>(*std::max_element(busy_until.begin(), busy_until.end()));
+      EXPECT_LE(last, 1.05 * static_cast<double>(order.keys) / static_cast<double>(threads))
+          << threads << " threads, long row " << long_row;
+    }
   }
 }
 

@@ -94,6 +94,19 @@ TEST_P(DecodeAttentionOn, BitsDoNotDependOnThreads) {
   }
 }
 
+TEST_P(DecodeAttentionOn, OneLongAnd64ShortRequestsHaveTheSameBitsOnAnyThreads) {
+  DecodeProblem problem({.tokens = 65, .heads = 8, .window_width = 32, .compressed_width = 1100});
+  for (int64_t t = 0; t < 65; ++t) problem.compressed_lens.at<int32_t>(t) = t == 64 ? 1100 : 0;
+  MEGAMLA_SKIP_IF_LEFT_TO_ANOTHER(problem.params);
+  expect_ok(run(problem.params, 1));
+  const auto first = problem.o.values<float>();
+  for (const int threads : {2, 3}) {
+    problem.o.refill();
+    expect_ok(run(problem.params, threads));
+    EXPECT_TRUE(same_bytes(first.data(), problem.o.as<float>(), static_cast<int64_t>(first.size() * sizeof(float))));
+  }
+}
+
 TEST(DecodeAttention, HostileRowsFollowTheContract) {
   DecodeShape shape;
   shape.tokens = 8;

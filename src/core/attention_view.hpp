@@ -83,6 +83,12 @@ struct AttentionView {
       }
     }
   }
+  // At least as many as count_keys, without a look at them.
+  int64_t listed_keys(int64_t t) const {
+    int64_t keys = 0;
+    for (int s = 0; s < num_sources; ++s) keys += sources[s].length(t);
+    return keys;
+  }
   int64_t count_keys(int64_t t) const {
     int64_t keys = 0;
     for_each_key(t, [&](const KeySource&, int64_t) { ++keys; });

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <bit>
 
+#include "core/simd.hpp"
 #include "core/threads.hpp"
 #include "cpu/norm_row.hpp"
 #include "cpu/rms_norm.hpp"
-#include "cpu/simd.hpp"
 #include "format/chunked.hpp"
 #include "plan/compress_rows.hpp"
 

@@ -66,10 +66,8 @@ class Inserter {
 
   void write_row(int64_t t, const plan::InsertTarget& target) const {
     const float* cos_sin = present(p_.cos_sin) ? &at<const float>(p_.cos_sin, target.table_row, 0) : nullptr;
-    alignas(64) float x[format::kHeadDim];
-    rotated_latent(writer_, &at<const format::Bf16>(p_.latent, t, 0), cos_sin, x);
     const auto bytes = format::slot_bytes(p_.cache, target.slot);
-    encode_record(Record{}, x, bytes.data, bytes.scale);
+    insert_record(Record{}, writer_, &at<const format::Bf16>(p_.latent, t, 0), cos_sin, bytes.data, bytes.scale);
   }
 
   const megamla_kv_insert_params& p_;

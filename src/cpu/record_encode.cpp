@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "cpu/record_codec.hpp"
+#include "cpu/simd/bf16_groups-inl.hpp"
 #include "cpu/simd/lanes-inl.hpp"
 #include "plan/insert_rows.hpp"
 
@@ -14,112 +15,155 @@ HWY_BEFORE_NAMESPACE();
 namespace megamla::cpu {
 namespace HWY_NAMESPACE {
 
+template <class Record>
+HWY_NOINLINE void insert_plain(megamla_kv_writer writer, const format::Bf16* latent, const float* cos_sin,
+                               uint8_t* data, uint8_t* scale) {
+  float x[format::kHeadDim];
+  plan::rotated_latent(writer, latent, cos_sin, x);
+  format::encode_row(Record{}, x, data, scale);
+}
+
 #if MEGAMLA_PLAIN_TARGET
 
-void encode_fp8_528(const float* x, uint8_t* data, uint8_t* scale) {
-  format::encode_row(format::Fp8_528{}, x, data, scale);
-}
-void encode_fp8_584(const float* x, uint8_t* data, uint8_t* scale) {
-  format::encode_row(format::Fp8_584{}, x, data, scale);
-}
-void encode_nvfp4_288(const float* x, uint8_t* data, uint8_t* scale) {
-  format::encode_row(format::Nvfp4_288{}, x, data, scale);
-}
-void rotate_latent(megamla_kv_writer writer, const format::Bf16* latent, const float* cos_sin, float* x) {
-  plan::rotated_latent(writer, latent, cos_sin, x);
+template <class Record>
+void insert(megamla_kv_writer writer, const format::Bf16* latent, const float* cos_sin, uint8_t* data, uint8_t* scale) {
+  insert_plain<Record>(writer, latent, cos_sin, data, scale);
 }
 
 #else
 
-// Groups of a record, as many as fill whole vectors.
-constexpr int padded(int groups) { return (groups + kLanes - 1) / kLanes * kLanes; }
+// A row of bf16 values; where the rotated dims lie is another matter.
+struct Bf16Row {
+  const format::Bf16* nope;
+  const format::Bf16* rope;
+  const format::Bf16* at(int d) const { return d < format::kNopeDim ? nope + d : rope + (d - format::kNopeDim); }
+};
 
-// max|x| of each group, 0 behind the last. False if a value of the row is NaN or infinite.
+// --- encode: a row, all of whose values are finite; else false.
+
 template <int kGroup, int kGroups>
-HWY_INLINE bool group_maxima(const float* x, float* maxima) {
+HWY_INLINE bool encode_ue8m0_groups(const Bf16Row& row, uint8_t* data, uint8_t* scale) {
+  constexpr int kPadded = (kGroups + kLanes - 1) / kLanes * kLanes;  // whole vectors
+  uint8_t scales[kPadded];
+  uint32_t smallest[kPadded];
   U32s largest = u32(0);
   for (int first = 0; first < kGroups; first += kLanes) {
-    const U32s most =
-        group_magnitudes<kGroup>(kGroups - first, [&](int g, int i) { return load(x + (first + g) * kGroup + i); });
-    hn::StoreU(floats(most), F32(), maxima + first);
-    largest = hn::Max(largest, most);
+    const F32s maxima = bf16_group_maxima<kGroup>(kGroups - first, [&](int d) { return row.at(first * kGroup + d); });
+    largest = hn::Max(largest, bits(maxima));
+    const U32s bytes = group_scales(hn::Max(maxima, f32(format::kAmaxFloor)));
+    store_bytes(bytes, scales + first);
+    hn::StoreU(smallest_coded(bytes), U32(), smallest + first);
   }
-  return all_finite(largest);
-}
-
-// The ue8m0 groups of a record, all values finite.
-template <int kGroup, int kGroups>
-HWY_INLINE bool encode_ue8m0_groups(const float* x, uint8_t* data, uint8_t* scale) {
-  float maxima[padded(kGroups)];
-  if (!group_maxima<kGroup, kGroups>(x, maxima)) return false;
-  uint8_t scales[padded(kGroups)];
-  float factors[padded(kGroups)];
-  for (int g = 0; g < kGroups; g += kLanes) {
-    const F32s bounded = hn::Max(load(maxima + g), f32(format::kAmaxFloor));
-    const U32s bytes = group_scales(bounded);
-    store_bytes(bytes, scales + g);
-    hn::StoreU(inverse_scales(bytes), F32(), factors + g);
-  }
+  if (!all_finite(largest)) return false;
   std::memcpy(scale, scales, kGroups);
   for (int g = 0; g < kGroups; ++g) {
-    const F32s factor = f32(factors[g]);
-    for (int i = g * kGroup; i < (g + 1) * kGroup; i += kLanes) {
-      store_bytes(e4m3_codes(hn::Mul(load(x + i), factor)), data + i);
+    const Halves subtrahend = hn::BitCast(U16Wide(), u32(smallest[g]));
+    for (int d = g * kGroup; d < (g + 1) * kGroup; d += kWideLanes) {
+      store_bytes(e4m3_codes(load_halves(row.at(d)), subtrahend), data + d);
     }
   }
   return true;
 }
 
-void encode_fp8_528(const float* x, uint8_t* data, uint8_t* scale) {
+HWY_INLINE bool encode(format::Fp8_528 /*record*/, const Bf16Row& row, uint8_t* data, uint8_t* scale) {
   using Record = format::Fp8_528;
-  if (encode_ue8m0_groups<Record::kScaleGroup, Record::kScaleBytes>(x, data, scale)) return;
-  format::encode_row(Record{}, x, data, scale);
+  return encode_ue8m0_groups<Record::kScaleGroup, Record::kScaleBytes>(row, data, scale);
 }
 
-void encode_fp8_584(const float* x, uint8_t* data, uint8_t* scale) {
+HWY_INLINE bool encode(format::Fp8_584 /*record*/, const Bf16Row& row, uint8_t* data, uint8_t* scale) {
   using Record = format::Fp8_584;
-  if (!encode_ue8m0_groups<Record::kScaleGroup, Record::kScaleGroups>(x, data, scale)) {
-    return format::encode_row(Record{}, x, data, scale);
-  }
+  if (!encode_ue8m0_groups<Record::kScaleGroup, Record::kScaleGroups>(row, data, scale)) return false;
   scale[Record::kScaleGroups] = 0;
   auto* rope = reinterpret_cast<format::Bf16*>(data + format::kNopeDim);
-  for (int i = 0; i < format::kRopeDim; i += 2 * kLanes) {
-    const float* values = x + format::kNopeDim + i;
-    store_upper_halves(bf16_in_upper_half(load(values)), bf16_in_upper_half(load(values + kLanes)), rope + i);
+  for (int i = 0; i < format::kRopeDim; i += 2 * kLanes) {  // for NaN alone this is more than a copy
+    store_upper_halves(bf16_in_upper_half(load(row.rope + i)), bf16_in_upper_half(load(row.rope + i + kLanes)),
+                       rope + i);
   }
+  return true;
 }
 
-void encode_nvfp4_288(const float* x, uint8_t* data, uint8_t* scale) {
+HWY_INLINE bool encode(format::Nvfp4_288 /*record*/, const Bf16Row& row, uint8_t* data, uint8_t* scale) {
   using Record = format::Nvfp4_288;
-  float scales[padded(Record::kScaleBytes)];
-  if (!group_maxima<Record::kScaleGroup, Record::kScaleBytes>(x, scales)) {
-    return format::encode_row(Record{}, x, data, scale);
+  constexpr int kTileDims = kChunk * kWideLanes;
+  static_assert(Record::kScaleGroup == 2 * kChunk);
+  Halves largest = u16(0);
+  for (int first = 0; first < format::kHeadDim; first += kTileDims) {
+    Halves x[kChunk];
+#pragma GCC unroll 8
+    for (int j = 0; j < kChunk; ++j) x[j] = load_halves(row.at(first + j * kWideLanes));
+    transpose_chunks(x);
+    const Halves maxima = chunk_pair_maxima(x);
+    largest = hn::Max(largest, maxima);
+    const Nvfp4Scales scales = nvfp4_scales(maxima);
+    store_scales(scales.codes, scale + first / Record::kScaleGroup);
+    Halves midpoints[kE2m1Midpoints];
+    e2m1_midpoints(scales, midpoints);
+    store_chunks(packed_e2m1_codes(x, midpoints), packed_e2m1_codes(x + 4, midpoints), data + first / 2);
   }
-  for (int g = 0; g < Record::kScaleBytes; g += kLanes) {
-    const F32s wanted = hn::Mul(load(scales + g), f32(1.0F / 6.0F));
-    const F32s bounded = hn::Min(hn::Max(wanted, f32(0x1p-9F)), f32(format::kE4m3Max));
-    store_bytes(e4m3_codes(bounded), scale + g);
-    hn::StoreU(e4m3_values(load_codes(scale + g)), F32(), scales + g);
-  }
-  const auto codes = [&](int d) { return e2m1_codes(hn::Div(load(x + d), f32(scales[d / Record::kScaleGroup]))); };
-  for (int d = 0; d < format::kHeadDim; d += 2 * kLanes) {
-    store_nibbles(codes(d), codes(d + kLanes), data + d / 2);
-  }
+  return hn::AllTrue(U16Wide(), hn::Lt(largest, u16(0x7f80)));
 }
 
-void rotate_latent(megamla_kv_writer writer, const format::Bf16* latent, const float* cos_sin, float* x) {
-  const int plain = cos_sin == nullptr ? format::kHeadDim : format::kNopeDim;
-  for (int d = 0; d < plain; d += kLanes) hn::StoreU(load(latent + d), F32(), x + d);
-  if (cos_sin == nullptr) return;
+// --- insert
+
+// How fp32 becomes bf16 here. Rounding to odd sets the last bit of whatever is cut off: between any two numbers of
+// fewer significant bits, bf16 or not, the result lies where the number itself does. Codes and scales change at numbers
+// of at most 7 bits, so those of the rounded row are those of the row.
+//
+// With one exception: the scale of an nvfp4 group is that of an fp32 product, max|x| times the fp32 next to 1/6, which
+// may be the same for a boundary and for the fp32 just below it, whose lower half is all ones.
+enum class ToBf16 { kNearest, kOdd };
+
+HWY_INLINE U32s rounded_to_odd(F32s x) {
+  const U32s lost = hn::And(bits(x), u32(0xffff));
+  return hn::Or(bits(x), hn::And(hn::Add(lost, u32(0xffff)), u32(0x10000)));
+}
+
+// False if kOdd met the exception.
+template <ToBf16 kRounding>
+HWY_INLINE bool rotate_rope(const format::Bf16* rope, const float* cos_sin, format::Bf16* to) {
   constexpr int kPairs = format::kRopeDim / 2;
+  U32s most_lost = u32(0);
   for (int j = 0; j < kPairs; j += kLanes) {
-    Pairs y = rotate(load_pairs(latent + format::kNopeDim + 2 * j), load(cos_sin + j), load(cos_sin + kPairs + j));
-    if (writer == MEGAMLA_WRITER_WINDOW) y = {round_to_bf16(y.x0), round_to_bf16(y.x1)};
-    hn::StoreInterleaved2(y.x0, y.x1, F32(), x + format::kNopeDim + 2 * j);
+    const Pairs y = rotate(load_pairs(rope + 2 * j), load(cos_sin + j), load(cos_sin + kPairs + j));
+    if constexpr (kRounding == ToBf16::kNearest) {
+      store_pairs(bf16_in_upper_half(y.x0), bf16_in_upper_half(y.x1), to + 2 * j);
+    } else {
+      const auto lost = [](F32s x) { return hn::And(bits(x), u32(0xffff)); };
+      most_lost = hn::Max(most_lost, hn::Max(lost(y.x0), lost(y.x1)));
+      store_pairs(rounded_to_odd(y.x0), rounded_to_odd(y.x1), to + 2 * j);
+    }
   }
+  return hn::AllTrue(U32(), hn::Lt(most_lost, u32(0xffff)));
+}
+
+template <class Record>
+void insert(megamla_kv_writer writer, const format::Bf16* latent, const float* cos_sin, uint8_t* data, uint8_t* scale) {
+  alignas(64) format::Bf16 rope[format::kRopeDim];
+  Bf16Row row{latent, latent + format::kNopeDim};
+  bool exact = true;
+  if (cos_sin != nullptr) {
+    const bool nearest = writer == MEGAMLA_WRITER_WINDOW || Record::kFormat == MEGAMLA_KV_FP8_584;
+    exact = nearest ? rotate_rope<ToBf16::kNearest>(row.rope, cos_sin, rope)
+                    : rotate_rope<ToBf16::kOdd>(row.rope, cos_sin, rope);
+    row.rope = rope;
+  }
+  if (!exact || !encode(Record{}, row, data, scale)) insert_plain<Record>(writer, latent, cos_sin, data, scale);
 }
 
 #endif
+
+void insert_fp8_528(megamla_kv_writer writer, const format::Bf16* latent, const float* cos_sin, uint8_t* data,
+                    uint8_t* scale) {
+  insert<format::Fp8_528>(writer, latent, cos_sin, data, scale);
+}
+void insert_fp8_584(megamla_kv_writer writer, const format::Bf16* latent, const float* cos_sin, uint8_t* data,
+                    uint8_t* scale) {
+  insert<format::Fp8_584>(writer, latent, cos_sin, data, scale);
+}
+void insert_nvfp4_288(megamla_kv_writer writer, const format::Bf16* latent, const float* cos_sin, uint8_t* data,
+                      uint8_t* scale) {
+  insert<format::Nvfp4_288>(writer, latent, cos_sin, data, scale);
+}
 
 }  // namespace HWY_NAMESPACE
 }  // namespace megamla::cpu
@@ -129,22 +173,21 @@ HWY_AFTER_NAMESPACE();
 
 namespace megamla::cpu {
 
-HWY_EXPORT(encode_fp8_528);
-HWY_EXPORT(encode_fp8_584);
-HWY_EXPORT(encode_nvfp4_288);
-HWY_EXPORT(rotate_latent);
+HWY_EXPORT(insert_fp8_528);
+HWY_EXPORT(insert_fp8_584);
+HWY_EXPORT(insert_nvfp4_288);
 
-void encode_record(format::Fp8_528, const float* x, uint8_t* data, uint8_t* scale) {
-  HWY_DYNAMIC_DISPATCH(encode_fp8_528)(x, data, scale);
+void insert_record(format::Fp8_528, megamla_kv_writer writer, const format::Bf16* latent, const float* cos_sin,
+                   uint8_t* data, uint8_t* scale) {
+  HWY_DYNAMIC_DISPATCH(insert_fp8_528)(writer, latent, cos_sin, data, scale);
 }
-void encode_record(format::Fp8_584, const float* x, uint8_t* data, uint8_t* scale) {
-  HWY_DYNAMIC_DISPATCH(encode_fp8_584)(x, data, scale);
+void insert_record(format::Fp8_584, megamla_kv_writer writer, const format::Bf16* latent, const float* cos_sin,
+                   uint8_t* data, uint8_t* scale) {
+  HWY_DYNAMIC_DISPATCH(insert_fp8_584)(writer, latent, cos_sin, data, scale);
 }
-void encode_record(format::Nvfp4_288, const float* x, uint8_t* data, uint8_t* scale) {
-  HWY_DYNAMIC_DISPATCH(encode_nvfp4_288)(x, data, scale);
-}
-void rotated_latent(megamla_kv_writer writer, const format::Bf16* latent, const float* cos_sin, float* x) {
-  HWY_DYNAMIC_DISPATCH(rotate_latent)(writer, latent, cos_sin, x);
+void insert_record(format::Nvfp4_288, megamla_kv_writer writer, const format::Bf16* latent, const float* cos_sin,
+                   uint8_t* data, uint8_t* scale) {
+  HWY_DYNAMIC_DISPATCH(insert_nvfp4_288)(writer, latent, cos_sin, data, scale);
 }
 
 }  // namespace megamla::cpu

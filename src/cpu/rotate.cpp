@@ -36,7 +36,8 @@ void rotate_back_f32(const float* cos_sin, float* rope) {
 
 void rotate_bf16(const float* cos_sin, format::Bf16* rope) {
   for (int j = 0; j < kPairs; j += kLanes) {
-    store_pairs(rotate(load_pairs(rope + 2 * j), load(cos_sin + j), load(cos_sin + kPairs + j)), rope + 2 * j);
+    const Pairs y = rotate(load_pairs(rope + 2 * j), load(cos_sin + j), load(cos_sin + kPairs + j));
+    store_pairs(bf16_in_upper_half(y.x0), bf16_in_upper_half(y.x1), rope + 2 * j);
   }
 }
 void rotate_back_f32(const float* cos_sin, float* rope) {

@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "core/threads.hpp"
+#include "cpu/attention/key_split.hpp"
 #include "cpu/attention/output.hpp"
 #include "cpu/attention/products_avx512.hpp"
 #include "cpu/attention/query.hpp"
@@ -81,10 +82,16 @@ class Call {
   Call(Multiplier multiplier, const AttentionView& view, const Memory& memory, void* workspace)
       : multiplier_(multiplier), view_(view), memory_(memory), workspace_(workspace) {}
 
-  // One thread per row, as rows become free.
+  // One thread per row, as threads become free.
   Status by_rows() {
     SharedStatus status;
-    parallel_items(view_.tokens(), threads(), [&](int64_t t, int worker) { status.add(attend_row(t, worker)); });
+    const auto keys_of = [&](int64_t t) { return view_.listed_keys(t); };
+    RowOrder order{view_.tokens(), 0};
+    for (int64_t t = 0; t < order.rows; ++t) order.keys += keys_of(t);
+    parallel_items(order.steps(), threads(), [&](int64_t i, int worker) {
+      const int64_t t = order.row(i, keys_of);
+      if (t >= 0) status.add(attend_row(t, worker));
+    });
     return status.get();
   }
 

@@ -32,4 +32,20 @@ constexpr KeyRange segment(int64_t keys, int64_t i) { return part(keys, kSegment
 constexpr int64_t num_tiles(int64_t segment_keys) { return num_parts(segment_keys, kTileKeys); }
 constexpr KeyRange tile(int64_t segment_keys, int64_t i) { return part(segment_keys, kTileKeys, kKeyGranule, i); }
 
+// The order in which threads take whole rows, as they become free: those with more than twice the mean number of keys
+// first, so that none of them is left over for one thread when the others are done.
+struct RowOrder {
+  int64_t rows;
+  int64_t keys;  // of all rows
+
+  int64_t steps() const { return 2 * rows; }
+  // The row of step i; -1: none, it has its place in the other half of the steps. keys_of(t): keys of row t.
+  template <class KeysOf>
+  int64_t row(int64_t i, KeysOf&& keys_of) const {
+    const int64_t t = i < rows ? i : i - rows;
+    const bool is_long = keys_of(t) > 2 * keys / rows;
+    return is_long == (i < rows) ? t : -1;
+  }
+};
+
 }  // namespace megamla::cpu::attention

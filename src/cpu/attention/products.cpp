@@ -1,8 +1,8 @@
 #include "cpu/attention/products.hpp"
 
+#include "core/simd.hpp"
 #include "cpu/attention/products_avx512.hpp"
 #include "cpu/gemm.hpp"
-#include "cpu/simd.hpp"
 #include "format/kv_record.hpp"
 
 namespace megamla::cpu::attention {

@@ -7,8 +7,8 @@
 #include <cstring>
 #include <limits>
 
+#include "core/simd.hpp"
 #include "cpu/attention/vector_avx512.hpp"
-#include "cpu/simd.hpp"
 #include "format/kv_record.hpp"
 
 namespace megamla::cpu::attention {

@@ -141,9 +141,9 @@ HWY_INLINE Pairs load_pairs(const format::Bf16* x) {
   const U32s pair = hn::LoadU(U32(), reinterpret_cast<const uint32_t*>(x));
   return {floats(hn::ShiftLeft<16>(pair)), floats(hn::And(pair, u32(0xffff0000)))};
 }
-HWY_INLINE void store_pairs(Pairs x, format::Bf16* to) {
-  const U32s lower = hn::ShiftRight<16>(bf16_in_upper_half(x.x0));
-  const U32s pair = hn::OrAnd(lower, bf16_in_upper_half(x.x1), u32(0xffff0000));
+// The inverse, from upper halves.
+HWY_INLINE void store_pairs(U32s x0, U32s x1, format::Bf16* to) {
+  const U32s pair = hn::OrAnd(hn::ShiftRight<16>(x0), x1, u32(0xffff0000));
   hn::StoreU(pair, U32(), reinterpret_cast<uint32_t*>(to));
 }
 
@@ -155,15 +155,22 @@ HWY_INLINE void store_pairs(Pairs x, format::Bf16* to) {
 // count in the lowest bits of the sum; E is the exponent of x, at least that of the smallest normal code. The code is
 // the count plus E+kBias-1 times 2^kMantissa. Of that, the exponent field is at hand; the rest, a constant modulo 256,
 // rides on the addend: it is even, so ties go where they should.
+//
+// Less the addend, the sum is the value of the code.
+struct Rounded {
+  U32s codes;
+  F32s values;
+};
 template <int kMantissa, uint32_t kBias>
-HWY_INLINE U32s rounded_codes(F32s x) {
+HWY_INLINE Rounded round_magnitudes(F32s x) {
   constexpr uint32_t kSmallestNormal = (128U - kBias) << 23;
   constexpr uint32_t kRest = (0U - ((128U - kBias) << kMantissa)) & 0xffU;
   constexpr uint32_t kAddend = (static_cast<uint32_t>(23 - kMantissa) << 23) + kRest;
   static_assert(kRest % 2 == 0);
   const U32s exponent = hn::Max(hn::And(bits(x), u32(0x7f800000)), u32(kSmallestNormal));
-  const U32s count = bits(hn::Add(x, floats(hn::Add(exponent, u32(kAddend)))));
-  return hn::Add(count, hn::ShiftRight<23 - kMantissa>(exponent));
+  const F32s addend = floats(hn::Add(exponent, u32(kAddend)));
+  const F32s sum = hn::Add(x, addend);
+  return {hn::Add(bits(sum), hn::ShiftRight<23 - kMantissa>(exponent)), hn::Sub(sum, addend)};
 }
 
 // The sign of x as bit kBit, all others 0.
@@ -174,8 +181,11 @@ HWY_INLINE U32s sign_at(F32s x) {
 
 // --- e4m3
 
+// 0 <= x <= 448.
+HWY_INLINE Rounded round_to_e4m3(F32s x) { return round_magnitudes<3, 7>(x); }
+
 // Codes of |x| <= 448, in the lowest byte of each lane; the other bytes are arbitrary.
-HWY_INLINE U32s e4m3_codes(F32s x) { return hn::Or(rounded_codes<3, 7>(hn::Abs(x)), sign_at<7>(x)); }
+HWY_INLINE U32s e4m3_codes(F32s x) { return hn::Or(round_to_e4m3(hn::Abs(x)).codes, sign_at<7>(x)); }
 
 // format::e4m3_to_float. A subnormal code is read one exponent higher, as 2^-6 more than it is.
 HWY_INLINE F32s e4m3_values(U32s codes) {
@@ -197,21 +207,6 @@ HWY_INLINE U32s group_scales(F32s maxima) {
 HWY_INLINE F32s inverse_scales(U32s scales) { return floats(hn::ShiftLeft<23>(hn::Sub(u32(254), scales))); }
 
 // --- e2m1
-
-// Codes of finite x, in the lowest byte of each lane; the other bytes are arbitrary.
-//
-// Code against |x| is concave: 2 |x| up to 2, |x| + 2 up to 4, |x| / 2 + 4 up to 6, 7 from there. Each line is rounded
-// to an integer, ties to even, by one addition of 2^23 that is fused with its product; the least of the four is the
-// code.
-HWY_INLINE U32s e2m1_codes(F32s x) {
-  constexpr float kInteger = 0x1p23F;
-  const F32s a = hn::Abs(x);
-  const F32s halves = hn::MulAdd(a, f32(2.0F), f32(kInteger));
-  const F32s wholes = hn::Add(a, f32(kInteger + 2));
-  const F32s doubles = hn::MulAdd(a, f32(0.5F), f32(kInteger + 4));
-  const F32s code = hn::Min(hn::Min(halves, wholes), hn::Min(doubles, f32(kInteger + 7)));
-  return hn::Or(bits(code), sign_at<3>(x));
-}
 
 // format::e2m1_to_float of codes below 16.
 HWY_INLINE F32s e2m1_values(U32s codes) {
@@ -235,13 +230,6 @@ HWY_INLINE U32s load_nibbles(const uint8_t* from) {
   const hn::Rebind<uint8_t, decltype(du64)> du8;
   const auto pairs = hn::PromoteTo(du64, hn::PromoteTo(du32, hn::LoadU(du8, from)));
   return hn::And(hn::BitCast(U32(), hn::Or(pairs, hn::ShiftLeft<28>(pairs))), u32(15));
-}
-// The inverse for 2 kLanes codes, in the lowest nibbles of the lanes' lowest bytes, whose other nibbles are 0.
-HWY_INLINE void store_nibbles(U32s first, U32s second, uint8_t* to) {
-  const hn::Repartition<uint16_t, U32> du16;
-  const auto halves = hn::ConcatEven(du16, hn::BitCast(du16, second), hn::BitCast(du16, first));
-  const U32s pairs = hn::BitCast(U32(), halves);
-  store_bytes(hn::OrAnd(pairs, hn::ShiftRight<12>(pairs), u32(0xf0)), to);
 }
 
 }  // namespace HWY_NAMESPACE
