@@ -38,6 +38,7 @@ struct LaunchShape {
   int64_t blocks;
   int threads;
   size_t shared_bytes = 0;  // dynamic shared memory
+  int cluster = 1;          // blocks of a thread block cluster, which divide `blocks`
 };
 
 // Grids beyond this are walked with a stride; it keeps the block index within an int.
@@ -53,6 +54,11 @@ Status launch(const char* op, const LaunchShape& shape, cudaStream_t stream, voi
   config.blockDim = dim3(static_cast<unsigned>(shape.threads));
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = stream;
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {static_cast<unsigned>(shape.cluster), 1, 1};
+  config.attrs = &cluster;
+  config.numAttrs = shape.cluster > 1 ? 1 : 0;
   const cudaError_t error = cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...);
   return error == cudaSuccess ? Status() : failed(op, "launch", error);
 }

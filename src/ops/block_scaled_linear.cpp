@@ -1,6 +1,7 @@
 #include "megamla/block_scaled_linear.h"
 
 #include "cpu/block_scaled_linear.hpp"
+#include "cuda/block_scaled_linear/block_scaled_linear.hpp"
 #include "format/chunked.hpp"
 #include "ops/op.hpp"
 #include "plan/linear_shape.hpp"
@@ -133,6 +134,10 @@ constexpr Implementation<Params> kImplementations[] = {
      cpu::block_scaled_linear_f32},
     {"reference.block_scaled_linear", MEGAMLA_DEVICE_REFERENCE, supports_all, no_workspace,
      reference::block_scaled_linear},
+#if MEGAMLA_HAVE_CUDA
+    {"cuda.block_scaled_linear", MEGAMLA_DEVICE_CUDA, cuda::block_scaled_linear_supports, no_workspace,
+     cuda::block_scaled_linear},
+#endif
 };
 constexpr Op<Params> kOp{"block_scaled_linear", validate, limits_of, memory_of, kImplementations};
 

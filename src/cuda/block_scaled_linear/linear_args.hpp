@@ -1,0 +1,33 @@
+// What a launch knows of its call.
+#pragma once
+
+#include <cstdint>
+
+#include "megamla/block_scaled_linear.h"
+
+namespace megamla::cuda::linear {
+
+struct LinearArgs {
+  int64_t tokens, groups, in, out;
+  int64_t row_tiles, token_tiles;  // of blocks
+  int splits;
+
+  const void* x;
+  int64_t x_token, x_group;  // strides
+  bool x_aligned;            // every run of 8 values begins at a multiple of 16 bytes (FP8: 8)
+  const void* x_scale;       // I32 words of the output pair, or F8_128x4 bytes
+  bool x_scale_packed;       // the former
+  int64_t x_scale_token, x_scale_group, x_scale_word;
+
+  const void* weight;
+  const uint8_t* weight_scale;
+  int rows_per_scale_log2;  // 0 or 5
+
+  void* y;
+  int64_t y_token, y_group;
+  bool y_aligned;  // four values of a row that begin at a multiple of four may be stored at once
+  int output;      // megamla_linear_output
+  uint8_t* y_scale;
+};
+
+}  // namespace megamla::cuda::linear
