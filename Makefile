@@ -13,7 +13,7 @@ configure = cmake --preset $(1) $(call generator,$(1)) $(golden) $(CMAKE_ARGS)
 # The flags of this make are not for the build tool that CMake starts.
 build = env -u MAKEFLAGS -u MFLAGS cmake --build build/$(1) -j $(JOBS)
 
-.PHONY: help bootstrap bootstrap-lint bootstrap-checks build demo test asan tsan fuzz valgrind format tidy clean
+.PHONY: help bootstrap bootstrap-lint bootstrap-checks bootstrap-python build demo test asan tsan fuzz valgrind python format tidy clean
 
 help:
 	@echo 'make demo     replay a small trace through the whole layer, verified against the reference'
@@ -23,6 +23,7 @@ help:
 	@echo 'make tsan     build and run the tests with threads under ThreadSanitizer (clang)'
 	@echo 'make fuzz     run every fuzz target for FUZZ_SECONDS, default 60 (clang)'
 	@echo 'make valgrind a very small replay under memcheck'
+	@echo 'make python   build the Python wheel and test it in a virtual environment (pip downloads its requirements)'
 	@echo 'make format   format every source in place'
 	@echo 'make tidy     clang-tidy over src and apps'
 	@echo 'make clean    remove build/'
@@ -32,6 +33,9 @@ bootstrap:
 
 bootstrap-lint:
 	@$(if $(MEGAMLA_NO_BOOTSTRAP),:,scripts/bootstrap.sh --lint)
+
+bootstrap-python:
+	@$(if $(MEGAMLA_NO_BOOTSTRAP),:,scripts/bootstrap.sh --python)
 
 bootstrap-checks:
 	@$(if $(MEGAMLA_NO_BOOTSTRAP),:,scripts/bootstrap.sh --checks)
@@ -67,6 +71,9 @@ valgrind: bootstrap-checks
 	$(call configure,release)
 	$(call build,release) --target megamla_program
 	scripts/valgrind.sh $(PROGRAM)
+
+python: bootstrap-python
+	JOBS=$(JOBS) CMAKE_ARGS='$(CMAKE_ARGS)' scripts/python.sh
 
 format: bootstrap-lint
 	scripts/format.sh

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Installs what building and testing MegaMLA needs and this machine lacks. Does nothing where all is there.
-# Usage: scripts/bootstrap.sh [--lint] [--checks]
+# Usage: scripts/bootstrap.sh [--lint] [--checks] [--python]
 #   --lint    adds clang-format and clang-tidy
 #   --checks  adds what fuzzing, ThreadSanitizer and memcheck need
+#   --python  adds what building the Python package needs
 set -euo pipefail
 
 build_packages=(g++ make cmake ninja-build ccache pkg-config python3
@@ -13,12 +14,15 @@ lint_packages=(git clang-format clang-tidy libomp-dev)
 # llvm: the symbolizer, for reports that name lines.
 check_packages=(clang libclang-rt-dev llvm libomp-dev valgrind)
 
+python_packages=(python3-venv)
+
 packages=("${build_packages[@]}")
 for option in "$@"; do
   case $option in
     --lint) packages+=("${lint_packages[@]}") ;;
     --checks) packages+=("${check_packages[@]}") ;;
-    *) echo "bootstrap: expected --lint or --checks, got $option" >&2 && exit 2 ;;
+    --python) packages+=("${python_packages[@]}") ;;
+    *) echo "bootstrap: expected --lint, --checks or --python, got $option" >&2 && exit 2 ;;
   esac
 done
 

@@ -1,0 +1,183 @@
+#include "call.hpp"
+
+#include <tvm/ffi/extra/c_env_api.h>
+
+#include <algorithm>
+#include <string>
+
+#include "format/kv_record.hpp"
+
+namespace megamla::python {
+namespace {
+
+constexpr int64_t kWorkspaceAlignment = 256;
+constexpr int32_t kUnknownDtype = -1;
+
+// The library's dtype for a DLPack one; kUnknownDtype where it has none.
+int32_t dtype_of(DLDataType type, Dtypes dtypes) {
+  if (type.lanes != 1) return kUnknownDtype;
+  const auto one_byte = [&] {
+    const auto* wanted = std::find_if(dtypes.begin(), dtypes.end(), [](auto d) { return megamla_dtype_size(d) == 1; });
+    return wanted != dtypes.end() ? *wanted : MEGAMLA_U8;
+  };
+  switch (type.code) {
+    case kDLUInt:
+      return type.bits == 8 ? one_byte() : type.bits == 16 ? MEGAMLA_BF16 : kUnknownDtype;
+    case kDLBool:
+      return type.bits == 8 ? MEGAMLA_U8 : kUnknownDtype;
+    case kDLInt:
+      return type.bits == 32 ? MEGAMLA_I32 : type.bits == 64 ? MEGAMLA_I64 : kUnknownDtype;
+    case kDLFloat:
+      return type.bits == 32 ? MEGAMLA_F32 : type.bits == 64 ? MEGAMLA_F64 : kUnknownDtype;
+    case kDLBfloat:
+      return type.bits == 16 ? MEGAMLA_BF16 : kUnknownDtype;
+    case kDLFloat8_e4m3fn:
+      return MEGAMLA_F8_E4M3;
+    case kDLFloat8_e8m0fnu:
+      return MEGAMLA_F8_E8M0;
+    default:
+      return kUnknownDtype;
+  }
+}
+
+std::string names_of(Dtypes dtypes) {
+  std::string text;
+  for (megamla_dtype dtype : dtypes) text += std::string(text.empty() ? "" : " or ") + megamla_dtype_name(dtype);
+  return text.empty() ? "a dtype of the library" : text;
+}
+
+std::string refused(const char* op, const char* name, const std::string& expected, const std::string& got) {
+  return std::string(op) + ": " + name + ": expected " + expected + ", got " + got;
+}
+
+megamla_kv_format format_of(int64_t record) {
+  for (megamla_kv_format format : {MEGAMLA_KV_FP8_528, MEGAMLA_KV_NVFP4_288, MEGAMLA_KV_FP8_584}) {
+    if (format::record_bytes(format) == record) return format;
+  }
+  return MEGAMLA_KV_NONE;
+}
+
+void* address_of(const TensorView& tensor) { return static_cast<char*>(tensor.data_ptr()) + tensor.byte_offset(); }
+
+}  // namespace
+
+void check(megamla_status status) {
+  switch (status) {
+    case MEGAMLA_OK:
+      return;
+    case MEGAMLA_INVALID_ARGUMENT:
+    case MEGAMLA_WORKSPACE_TOO_SMALL:
+      TVM_FFI_THROW(ValueError) << megamla_last_error();
+      break;
+    case MEGAMLA_UNSUPPORTED:
+      TVM_FFI_THROW(NotImplementedError) << megamla_last_error();
+      break;
+    default:
+      TVM_FFI_THROW(RuntimeError) << megamla_last_error();
+      break;
+  }
+}
+
+Call::Call(const char* op, const Where& where) : op_(op) {
+  exec_.device = static_cast<int32_t>(where.device);
+  exec_.num_threads = static_cast<int32_t>(std::clamp<int64_t>(where.num_threads, INT32_MIN, INT32_MAX));
+  if (!where.workspace.has_value()) return;
+  const megamla_tensor workspace = tensor("workspace", where.workspace, {MEGAMLA_U8});
+  if (workspace.ndim != 1 || workspace.stride[0] != 1) {
+    TVM_FFI_THROW(ValueError) << refused(op_, "workspace", "contiguous U8 [bytes]",
+                                         std::to_string(workspace.ndim) + " dimensions or a stride");
+  }
+  exec_.workspace = workspace.data;
+  exec_.workspace_bytes = workspace.shape[0];
+}
+
+int32_t Call::memory(const char* name, const TensorView& tensor) {
+  const DLDevice device = tensor.device();
+  switch (device.device_type) {
+    case kDLCPU:
+    case kDLCUDAHost:
+      return -1;
+    case kDLCUDA:
+    case kDLCUDAManaged:
+      if (cuda_device_ < 0) cuda_device_ = device.device_id;
+      return device.device_id;
+    default:
+      TVM_FFI_THROW(ValueError) << refused(op_, name, "host or CUDA memory",
+                                           "device type " + std::to_string(static_cast<int>(device.device_type)));
+  }
+}
+
+megamla_tensor Call::tensor(const char* name, const MaybeTensor& tensor, Dtypes dtypes) {
+  megamla_tensor view{};
+  view.cuda_device = -1;
+  if (!tensor.has_value()) return view;
+  const TensorView& from = *tensor;
+  view.dtype = dtype_of(from.dtype(), dtypes);
+  const bool fits = dtypes.size() == 0 || std::count(dtypes.begin(), dtypes.end(), view.dtype) != 0;
+  if (view.dtype == kUnknownDtype || !fits) {
+    const bool known = view.dtype != kUnknownDtype;
+    TVM_FFI_THROW(TypeError) << refused(op_, name, names_of(dtypes),
+                                        known ? megamla_dtype_name(static_cast<megamla_dtype>(view.dtype))
+                                              : std::string(tvm::ffi::DLDataTypeToString(from.dtype())));
+  }
+  if (from.ndim() > MEGAMLA_MAX_DIMS) {
+    TVM_FFI_THROW(ValueError) << refused(op_, name, "at most 4 dimensions", std::to_string(from.ndim()));
+  }
+  view.data = address_of(from);
+  view.ndim = from.ndim();
+  view.cuda_device = memory(name, from);
+  for (int i = 0; i < view.ndim; ++i) {
+    view.shape[i] = from.size(i);
+    view.stride[i] = from.stride(i);
+  }
+  return view;
+}
+
+megamla_kv_cache Call::cache(const char* name, const MaybeTensor& pages, int64_t layout) {
+  megamla_kv_cache cache{};
+  cache.cuda_device = -1;
+  if (!pages.has_value()) return cache;
+  const megamla_tensor view = tensor(name, pages, {MEGAMLA_U8, MEGAMLA_F8_E4M3});
+  const int last = view.ndim - 1;
+  const bool shaped = view.ndim == 3 || (view.ndim == 4 && view.shape[2] == 1);
+  const megamla_kv_format format = shaped ? format_of(view.shape[last]) : MEGAMLA_KV_NONE;
+  if (format == MEGAMLA_KV_NONE) {
+    std::string shape;
+    for (int i = 0; i < view.ndim; ++i) shape += (i == 0 ? "" : ", ") + std::to_string(view.shape[i]);
+    TVM_FFI_THROW(ValueError) << refused(op_, name, "bytes [pages, page_size, 528, 288 or 584]", "[" + shape + "]");
+  }
+  const int64_t record = view.shape[last];
+  const bool dense = view.stride[last] == 1 && (view.shape[1] <= 1 || view.stride[1] == record);
+  if (view.shape[0] > 0 && !dense) {
+    TVM_FFI_THROW(ValueError) << refused(op_, name, "records of a page one after the other", "strides between them");
+  }
+  cache.data = view.data;
+  cache.num_pages = view.shape[0];
+  cache.page_size = view.shape[1];
+  cache.page_stride = view.shape[0] > 0 ? view.stride[0] : record * view.shape[1];
+  cache.format = format;
+  cache.layout = static_cast<int32_t>(layout);
+  cache.cuda_device = view.cuda_device;
+  return cache;
+}
+
+megamla_exec Call::exec() const {
+  megamla_exec exec = exec_;
+  if (cuda_device_ >= 0) exec.stream = static_cast<CUstream_st*>(TVMFFIEnvGetStream(kDLCUDA, cuda_device_));
+  return exec;
+}
+
+void Call::make_workspace(WorkspaceSize size, megamla_limits limits) {
+  if (exec_.workspace != nullptr || cuda_device_ >= 0 || exec_.num_threads < 0) return;
+  limits.num_threads = exec_.num_threads;
+  const auto device = exec_.device == MEGAMLA_DEVICE_AUTO ? MEGAMLA_DEVICE_CPU : exec_.device;
+  int64_t bytes = 0;
+  // Limits that are refused belong to arguments that the op refuses, with a better message.
+  if (size(&limits, static_cast<megamla_device>(device), &bytes) != MEGAMLA_OK || bytes == 0) return;
+  const auto rounded = (static_cast<size_t>(bytes) + kWorkspaceAlignment - 1) / kWorkspaceAlignment;
+  own_workspace_.reset(std::aligned_alloc(kWorkspaceAlignment, rounded * kWorkspaceAlignment));
+  exec_.workspace = own_workspace_.get();
+  exec_.workspace_bytes = exec_.workspace != nullptr ? bytes : 0;
+}
+
+}  // namespace megamla::python

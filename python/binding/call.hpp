@@ -1,0 +1,70 @@
+// One call of an op from Python: DLPack views become views of the C ABI, a status becomes an exception. Nothing is
+// copied; the arguments outlive the call.
+#pragma once
+
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/error.h>
+#include <tvm/ffi/function.h>
+#include <tvm/ffi/optional.h>
+
+#include <cstdlib>
+#include <initializer_list>
+#include <memory>
+
+#include "megamla/megamla.h"
+
+namespace megamla::python {
+
+using tvm::ffi::TensorView;
+using MaybeTensor = tvm::ffi::Optional<TensorView>;
+
+// The dtypes of an argument, in the order of preference for raw bytes.
+using Dtypes = std::initializer_list<megamla_dtype>;
+
+// Throws what Python shows as ValueError, NotImplementedError, OSError or RuntimeError, with the library's message.
+void check(megamla_status status);
+
+// Where and with what an op runs, as the last three arguments of every function here say it.
+struct Where {
+  int64_t device;       // megamla_device
+  int64_t num_threads;  // 0 = all cores
+  MaybeTensor workspace;
+};
+
+class Call {
+ public:
+  Call(const char* op, const Where& where);
+
+  // A view of `tensor`; TypeError if its dtype is none of `dtypes` (empty: any). numpy has no bf16 and no fp8: uint16
+  // holds the bits of bf16, and uint8 those of the first one-byte dtype of `dtypes`.
+  megamla_tensor tensor(const char* name, const MaybeTensor& tensor, Dtypes dtypes);
+  // Pages [num_pages, page_size, record] or [num_pages, page_size, 1, record], bytes: the record's size is the format.
+  megamla_kv_cache cache(const char* name, const MaybeTensor& pages, int64_t layout);
+
+  template <typename Params>
+  void run(megamla_status (*op)(const Params*, const megamla_exec*), const Params& params) {
+    const megamla_exec exec = this->exec();
+    check(op(&params, &exec));
+  }
+  // The same for an op that has a workspace: in host memory it is made for this call if the caller gave none.
+  using WorkspaceSize = megamla_status (*)(const megamla_limits*, megamla_device, int64_t*);
+  template <typename Params>
+  void run(megamla_status (*op)(const Params*, const megamla_exec*), const Params& params, WorkspaceSize size,
+           const megamla_limits& limits) {
+    make_workspace(size, limits);
+    run(op, params);
+  }
+
+ private:
+  megamla_exec exec() const;
+  void make_workspace(WorkspaceSize size, megamla_limits limits);
+  // Memory of a view; the first GPU seen gives the stream.
+  int32_t memory(const char* name, const TensorView& tensor);
+
+  const char* op_;
+  megamla_exec exec_ = MEGAMLA_EXEC_INIT;
+  int32_t cuda_device_ = -1;
+  std::unique_ptr<void, decltype(&std::free)> own_workspace_{nullptr, std::free};
+};
+
+}  // namespace megamla::python

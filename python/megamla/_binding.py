@@ -1,0 +1,70 @@
+"""The shared object of this package, and what every op's arguments go through on the way to it."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any, Mapping, Optional
+
+import numpy as np
+import tvm_ffi
+
+#: A numpy array, or any object with ``__dlpack__`` (PyTorch, CuPy, JAX, ...). Never copied.
+Tensor = Any
+
+_FOLDER = pathlib.Path(__file__).resolve().parent
+_library = tvm_ffi.load_module(str(_FOLDER / "lib" / "libmegamla_python.so"))
+
+DEVICES: Mapping[str, int] = {"auto": 0, "reference": 1, "cpu": 2, "cuda": 3}
+PAGE_LAYOUTS: Mapping[str, int] = {"planar": 0, "interleaved": 1}
+
+
+def library() -> Any:
+    return _library
+
+
+def choice(op: str, name: str, value: str, choices: Mapping[str, int]) -> int:
+    """The C ABI's number of a named choice."""
+    try:
+        return choices[value]
+    except (KeyError, TypeError):
+        names = ", ".join(repr(c) for c in choices)
+        raise ValueError(f"{op}: {name}: expected one of {names}, got {value!r}") from None
+
+
+class _Readable:
+    """A read-only array's memory, offered as numpy's DLPack refuses to. For arguments that no op writes."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        interface = dict(array.__array_interface__)
+        interface["data"] = (interface["data"][0], False)
+        self.__array_interface__ = interface
+        self.array = array  # keeps the memory alive
+
+
+def read(op: str, name: str, value: Tensor) -> Any:
+    """A tensor that the op reads."""
+    if isinstance(value, np.ndarray) and not value.flags.writeable:
+        return np.asarray(_Readable(value))
+    return _tensor(op, name, value)
+
+
+def write(op: str, name: str, value: Tensor) -> Any:
+    """A tensor that the op writes."""
+    if isinstance(value, np.ndarray) and not value.flags.writeable:
+        raise ValueError(f"{op}: {name}: expected memory that may be written, got a read-only array")
+    return _tensor(op, name, value)
+
+
+def read_optional(op: str, name: str, value: Optional[Tensor]) -> Any:
+    return None if value is None else read(op, name, value)
+
+
+def write_optional(op: str, name: str, value: Optional[Tensor]) -> Any:
+    return None if value is None else write(op, name, value)
+
+
+def _tensor(op: str, name: str, value: Any) -> Any:
+    # A numpy scalar has __dlpack__ too, but not the caller's memory.
+    if hasattr(value, "__dlpack__") and not isinstance(value, np.generic):
+        return value
+    raise TypeError(f"{op}: {name}: expected a numpy array or a DLPack tensor, got {type(value).__name__}")
