@@ -1,6 +1,6 @@
 """MegaMLA: the DeepSeek V4.1 attention layer's ops on tensors of any framework, without one.
 
-``megamla.ops`` has every op, ``megamla.numbers`` the number formats that numpy lacks, ``python -m megamla`` the program.
+``megamla.ops`` has every op, ``megamla.numbers`` the formats that numpy lacks, ``python -m megamla`` the program.
 """
 
 from . import numbers, ops

@@ -1,6 +1,7 @@
 """The number formats of the ops that numpy has no dtype for.
 
-The ops take bf16 as ``uint16`` and fp8 as ``uint8`` arrays of bits; frameworks with such dtypes pass theirs as they are.
+The ops take bf16 as ``uint16`` and fp8 as ``uint8`` arrays of bits; frameworks with such dtypes pass theirs as they
+are.
 """
 
 from __future__ import annotations

@@ -2,17 +2,17 @@
 
 What holds for all of them:
 
-* Tensors are numpy arrays or anything with ``__dlpack__``. Strides are respected and nothing is copied; what an op wants
-  contiguous, and is not, is refused. numpy passes bf16 as uint16 and fp8 as uint8 (``megamla.numbers``).
+* Tensors are numpy arrays or anything with ``__dlpack__``. Strides are respected and nothing is copied; what an op
+  wants contiguous, and is not, is refused. numpy passes bf16 as uint16 and fp8 as uint8 (``megamla.numbers``).
 * Outputs are written in place, the first one is ``out`` and is returned. An output given as None is not computed.
 * ``device``: "auto" (cuda for tensors in GPU memory, else cpu), "reference" (double precision), "cpu" or "cuda".
-  ``num_threads``: CPU threads, 0 = all cores; results do not depend on it. On a GPU the work goes on the stream that the
-  tensors' framework has set.
-* ``workspace``: uint8 [bytes] in memory of the device, 256-byte aligned, at least ``workspace_size``. None: made for the
-  call in host memory; on a GPU it is the caller's to give.
-* Errors, each before anything is written: TypeError (no tensor, or of another dtype), ValueError (any other argument that
-  breaks the op's contract), NotImplementedError (valid, but no implementation on the device covers it), RuntimeError (the
-  device or a dependency failed). The message names op, argument, what was expected and what came.
+  ``num_threads``: CPU threads, 0 = all cores; results do not depend on it. On a GPU the work goes on the stream that
+  the tensors' framework has set.
+* ``workspace``: uint8 [bytes] in memory of the device, 256-byte aligned, at least ``workspace_size``. None: made for
+  the call in host memory; on a GPU it is the caller's to give.
+* Errors, all but the last before anything is written: TypeError (no tensor, or of another dtype), ValueError (any other
+  argument that breaks the op's contract), NotImplementedError (valid, but no implementation on the device covers it),
+  RuntimeError (the device or a dependency failed). The message names op, argument, what was expected and what came.
 
 T tokens, H heads, G = H / 8 groups, R requests, P rows of the RoPE table. The contract of each op is its C header.
 """

@@ -47,11 +47,12 @@ def decode_attention(
     softmax_scale: factor of the logits, 512^-0.5 for the model.
     positions: int32 or int64 [T], rows of cos_sin. cos_sin: float32 [P, 64], 32 cosines then 32 sines. Both None: no
         rotation, in or out.
-    window, compressed: bytes [pages, page_size, record] or [pages, page_size, 1, record], record 528, 584 or (compressed
-        only) 288; page stride free, a multiple of 16 bytes. Their layouts: "planar" or "interleaved".
+    window, compressed: bytes [pages, page_size, record] or [pages, page_size, 1, record], record 528, 584 or
+        (compressed only) 288; page stride free, a multiple of 16 bytes. Their layouts: "planar" or "interleaved".
     window_slots: int32 [T, W]; compressed_slots: int32 [T, K]. Slot = page * page_size + row; entries that are negative
         or past the pool may stand anywhere and are skipped. window_lens, compressed_lens: int32 [T]; None: all columns.
-    attn_sink: float32 [H], natural-log logits. live_heads: 0 = H, else heads beyond it are neither computed nor written.
+    attn_sink: float32 [H], natural-log logits. live_heads: 0 = H, else heads beyond it are neither computed nor
+        written.
     output "fp8_pair": out e4m3 [T, G, 4096] contiguous, out_scale int32 [T, G, 32] with strides (1, 32 A, A), A >= T a
         multiple of 4 (``alloc_output_pair``). "bf16", "f32": out [T, H, 512] of that dtype, no out_scale.
     lse: float32 [T, H], natural log of the sum of exp(logit) without the sink; +inf where no key is valid.

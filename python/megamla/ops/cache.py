@@ -140,7 +140,7 @@ def kv_compress(
 
 
 class PageLayoutScores(NamedTuple):
-    """Share, 0 to 1, of the scale groups that an encoder can have written, per layout; the layout that fits, or None."""
+    """Per layout the share, 0 to 1, of scale groups that an encoder can have written; the layout that fits or None."""
 
     planar: float
     interleaved: float

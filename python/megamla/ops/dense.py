@@ -34,8 +34,8 @@ def block_scaled_linear(
     """out[t, g, :] = W[g] x[t, g, :]. Returns ``out``.
 
     input "bf16": x bf16 [T, G, in]. "fp8_pair": x e4m3 [T, G, in], x_scale int32 [T, G, in / 128] as attention writes
-        it. "mxfp8": x e4m3 [T, in], x_scale ue8m0, flat in the F8_128x4 layout. A G of 1 may be left out; token and group
-        strides free, features contiguous.
+        it. "mxfp8": x e4m3 [T, in], x_scale ue8m0, flat in the F8_128x4 layout. A G of 1 may be left out; token and
+        group strides free, features contiguous.
     weight_kind "bf16": weight bf16 [G, out, in]. "block_32": e4m3, weight_scale ue8m0 [G, out / 32, in / 32]. "row_32":
         e4m3, weight_scale ue8m0 [G, out, in / 32]. Contiguous.
     output "bf16", "f32": out [T, G, out]. "mxfp8": out e4m3 [T, G * out], out_scale ue8m0, flat F8_128x4.
@@ -74,8 +74,8 @@ def output_cast(
     """The two fp8 casts as an op of their own. Returns ``out``.
 
     target "attention_output": x float32 or bf16 [T, H, 512]; out, out_scale as decode_attention's fp8 pair.
-    "mxfp8": x float32 (rounded to bf16 first) or bf16 [T, K], K a multiple of 32; out e4m3 [T, K], out_scale ue8m0, flat
-        F8_128x4: round_up(T, 128) * round_up(K / 32, 4) bytes, padding bytes 0.
+    "mxfp8": x float32 (rounded to bf16 first) or bf16 [T, K], K a multiple of 32; out e4m3 [T, K], out_scale ue8m0,
+        flat F8_128x4: round_up(T, 128) * round_up(K / 32, 4) bytes, padding bytes 0.
 
     Raises TypeError, ValueError, NotImplementedError, RuntimeError (see ``megamla.ops``).
     """

@@ -28,8 +28,8 @@ class PrefillChunk(NamedTuple):
 def split_batch(query_lens: Tensor, *, threshold: int) -> BatchSplit:
     """Where a step's prefills begin.
 
-    query_lens: int32 [R], tokens, decodes first. threshold: 1 + speculative tokens. All decode if no query is longer, all
-    prefill if the first is; else the first longer one starts the prefills.
+    query_lens: int32 [R], tokens, decodes first. threshold: 1 + speculative tokens. All decode if no query is longer,
+    all prefill if the first is; else the first longer one starts the prefills.
 
     Raises TypeError, ValueError (see ``megamla.ops``).
     """

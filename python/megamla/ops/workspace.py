@@ -23,8 +23,8 @@ def workspace_size(
     """Bytes of workspace that cover every call of ``op`` within these shapes.
 
     op: "decode_attention" (tokens, heads, window_width, compressed_width), "prefill_attention" (tokens, heads,
-    compressed_width = topk), "kv_compress" (tokens), "block_scaled_linear" (tokens, groups, in_features, out_features per
-    group). The other ops need none. num_threads: as in the call.
+    compressed_width = topk), "kv_compress" (tokens), "block_scaled_linear" (tokens, groups, in_features, out_features
+    per group). The other ops need none. num_threads: as in the call.
 
     Raises ValueError for another op, a negative size or an unknown device.
     """
