@@ -55,6 +55,7 @@ void fit_limits(const std::vector<Request>& requests, ReplayOptions& options) {
   SchedulerLimits& limits = options.model.limits;
   limits.max_requests = std::min<int64_t>(options.max_requests, static_cast<int64_t>(requests.size()));
   std::vector<int64_t> lengths;
+  lengths.reserve(requests.size());
   for (const Request& request : requests) lengths.push_back(request.total());
   std::sort(lengths.rbegin(), lengths.rend());
   options.model.max_model_len = lengths.front();
