@@ -53,6 +53,7 @@ void bench_shape(const Options& o, const Shape& s, const Emit& emit) {
       fill_e4m3(p.x.data, tokens * s.groups * s.in, 5);
       p.x_scale =
           host_tensor(arena.bytes(s.groups * (s.in / 128) * a * 4, 120), MEGAMLA_I32, {tokens, s.groups, s.in / 128});
+      p.x_scale.cuda_device = arena.cuda_device();
       p.x_scale.stride[0] = 1;
       p.x_scale.stride[1] = s.in / 128 * a;
       p.x_scale.stride[2] = a;
