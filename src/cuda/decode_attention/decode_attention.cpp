@@ -10,8 +10,6 @@
 namespace megamla::cuda {
 namespace {
 
-constexpr int kTileHeads = 64;
-constexpr int kTileKeys = 64;
 constexpr float kLog2E = 1.44269504088896F;
 
 // multiplier < 2^32 and shift with floor(n / d) = n * multiplier >> shift for every n < 2^31: the multiplier exceeds
@@ -54,7 +52,7 @@ void set_query(DecodeParams& d, const megamla_decode_attention_params& p) {
   d.q_chunked = p.q_layout == MEGAMLA_Q_CHUNKED;
   d.q_norm = p.q_norm;
   d.q_norm_eps = p.q_norm_eps;
-  d.logit_scale = p.softmax_scale * kLog2E * 0x1p60F;
+  d.logit_scale = p.softmax_scale * kLog2E * kKeyUnshift;
   d.heads = static_cast<int32_t>(p.q.shape[1]);
   d.live_heads = p.live_heads == 0 ? d.heads : static_cast<int32_t>(p.live_heads);
   d.head_tiles_log = d.live_heads > kTileHeads ? 1 : 0;  // at most 128 heads

@@ -1,4 +1,8 @@
 // Warp roles: threads 0-255 values, 256-383 scores, 384-511 producers.
+#include <map>
+#include <mutex>
+#include <utility>
+
 #include "cuda/decode_attention/kernel.hpp"
 #include "cuda/decode_attention/values.cuh"
 
@@ -80,10 +84,19 @@ struct Launch {
 
 cudaError_t decode_attention_device(megamla_kv_format window, megamla_kv_format compressed,
                                     plan::DecodeDevice* device) {
+  // Asked once for each device and kernel: the answers do not change, and each call would wait for nine of them.
+  static std::mutex mutex;
+  static std::map<std::pair<int, Kernel>, plan::DecodeDevice> known;
   const Kernel kernel = kernel_of(window, compressed);
-  cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   int current = 0;
-  if (error == cudaSuccess) error = cudaGetDevice(&current);
+  cudaError_t error = cudaGetDevice(&current);
+  if (error != cudaSuccess) return error;
+  const std::lock_guard lock(mutex);
+  if (const auto found = known.find({current, kernel}); found != known.end()) {
+    *device = found->second;
+    return cudaSuccess;
+  }
+  error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   if (error == cudaSuccess) {
     error = cudaDeviceGetAttribute(&device->blocks, cudaDevAttrMultiProcessorCount, current);
   }
@@ -91,6 +104,7 @@ cudaError_t decode_attention_device(megamla_kv_format window, megamla_kv_format 
     const Launch launch(n, n, nullptr);
     error = cudaOccupancyMaxActiveClusters(&device->clusters[static_cast<size_t>(n)], kernel, &launch.config);
   }
+  if (error == cudaSuccess) known[{current, kernel}] = *device;
   return error;
 }
 

@@ -9,7 +9,7 @@
 
 namespace megamla::cuda {
 
-// How many blocks and clusters the current device holds at once.
+// How many blocks and clusters the current device holds at once; also makes the kernel ready for its launches there.
 cudaError_t decode_attention_device(megamla_kv_format window, megamla_kv_format compressed, plan::DecodeDevice* device);
 
 cudaError_t launch_decode_attention(const DecodeParams& params, megamla_kv_format window, megamla_kv_format compressed,

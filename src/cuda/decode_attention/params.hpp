@@ -5,6 +5,13 @@
 
 namespace megamla::cuda {
 
+constexpr int kTileKeys = 64;
+constexpr int kTileHeads = 64;
+// Keys are widened to K * 2^-60, so that a scale factor that also undoes the bias of the shifted codes stays in bf16's
+// range; the softmax scale and the output factor carry the 2^60 back.
+constexpr int kKeyShift = 60;
+constexpr float kKeyUnshift = 0x1p60F;
+
 // slot / page_size as a multiplication, for 0 <= slot < 2^31: page = slot * multiplier >> shift.
 struct PageDivision {
   uint32_t multiplier;

@@ -10,8 +10,6 @@
 
 namespace megamla::cuda {
 
-constexpr int kTileKeys = 64;
-constexpr int kTileHeads = 64;
 constexpr int kStages = 2;
 // Roles: two warpgroups of values (each owns 256 of the 512 output dims), one of scores, one of producers.
 constexpr int kValueThreads = 256;
@@ -26,10 +24,6 @@ constexpr int kBlockBytes = 64 * kRowBytes;
 constexpr int kBlocks = format::kHeadDim / 64;
 constexpr int kTileBytes = kBlocks * kBlockBytes;
 
-// Keys are widened to K * 2^-60, so that a scale factor that also undoes the bias of the shifted codes stays in bf16's
-// range; the softmax scale and the output factor carry the 2^60 back.
-constexpr int kKeyShift = 60;
-constexpr float kKeyUnshift = 0x1p60F;
 constexpr float kNoMaximum = -1e30F;
 
 // Inside each group of 32 dims, for Q, keys and so for the columns of O: 16-byte chunk i holds the dims
