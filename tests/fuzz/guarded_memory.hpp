@@ -9,14 +9,9 @@
 #include <cstring>
 #include <vector>
 
-#if defined(__SANITIZE_ADDRESS__)
-#define MEGAMLA_FUZZ_ASAN 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define MEGAMLA_FUZZ_ASAN 1
-#endif
-#endif
-#ifdef MEGAMLA_FUZZ_ASAN
+#include "support/sanitizers.hpp"
+
+#if MEGAMLA_ADDRESS_SANITIZER
 #include <sanitizer/asan_interface.h>
 #endif
 
@@ -85,12 +80,12 @@ class GuardedMemory {
   }
 
   static void poison([[maybe_unused]] const void* begin, [[maybe_unused]] int64_t bytes) {
-#ifdef MEGAMLA_FUZZ_ASAN
+#if MEGAMLA_ADDRESS_SANITIZER
     ASAN_POISON_MEMORY_REGION(begin, static_cast<size_t>(bytes));
 #endif
   }
   static void unpoison([[maybe_unused]] const void* begin, [[maybe_unused]] int64_t bytes) {
-#ifdef MEGAMLA_FUZZ_ASAN
+#if MEGAMLA_ADDRESS_SANITIZER
     ASAN_UNPOISON_MEMORY_REGION(begin, static_cast<size_t>(bytes));
 #endif
   }

@@ -13,6 +13,7 @@
 #include "core/tensor.hpp"
 #include "io/checkpoint.hpp"
 #include "io/trace.hpp"
+#include "support/sanitizers.hpp"
 
 namespace megamla::replay {
 namespace {
@@ -153,7 +154,10 @@ TEST_F(ReplayRun, EveryRowIsTheSameAlone) {
   EXPECT_GT(r.reused_tokens, 0);
   EXPECT_EQ(r.alone.differing, 0) << r.alone.first_difference;
   EXPECT_EQ(r.window_blocks_left + r.compressed_blocks_left, 0);
+#if !MEGAMLA_ADDRESS_SANITIZER && !MEGAMLA_THREAD_SANITIZER
+  // A sanitizer holds freed memory back, and its own records grow: there the resident size is not the program's.
   EXPECT_LE(r.last_rss_bytes, r.half_way_rss_bytes + (16 << 20)) << "growth in the second half";
+#endif
   EXPECT_GT(r.half_way_rss_bytes, r.weight_bytes);
 }
 
