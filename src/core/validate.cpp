@@ -30,6 +30,18 @@ std::string expected_text(std::initializer_list<megamla_dtype> dtypes, std::init
   return text + "]";
 }
 
+std::string expected_text(std::initializer_list<megamla_kv_format> formats) {
+  std::string text;
+  for (megamla_kv_format f : formats) text += fmt::format("{}{}", text.empty() ? "format " : " or ", format::name(f));
+  return text;
+}
+
+// A number that is none of the enumeration's is never turned into it.
+std::string format_name(int32_t number) {
+  const bool known = number >= MEGAMLA_KV_NONE && number <= MEGAMLA_KV_FP8_584;
+  return known ? format::name(static_cast<megamla_kv_format>(number)) : fmt::format("format {}", number);
+}
+
 // One past the last element's offset, in elements; -1 if 64 bits (in bytes) do not hold it.
 int64_t extent_elements(const megamla_tensor& t) {
   Wide last = 0;
@@ -90,9 +102,14 @@ std::string describe(const megamla_tensor& t) {
                      list(t.shape, std::clamp(t.ndim, 0, MEGAMLA_MAX_DIMS)));
 }
 
-Validator& Validator::require(bool holds, const char* name, const std::string& expected, const std::string& got) {
-  if (ok() && !holds) status_ = invalid_argument("{}: {}: expected {}, got {}", op_, name, expected, got);
-  return *this;
+void Validator::refuse(const char* name, const std::string& expected, const std::string& got) {
+  status_ = invalid_argument("{}: {}: expected {}, got {}", op_, name, expected, got);
+}
+
+void Validator::in_memory(const char* name, int32_t device) {
+  require(
+      device < 0 ? cuda_device_ < 0 : device == cuda_device_, name, [&] { return memory_name(cuda_device_); },
+      [&] { return memory_name(device); });
 }
 
 Validator& Validator::tensor(const char* name, const megamla_tensor& t, std::initializer_list<megamla_dtype> dtypes,
@@ -105,24 +122,26 @@ Validator& Validator::tensor(const char* name, const megamla_tensor& t, std::ini
     const int64_t want = shape.begin()[d];
     shape_fits = t.shape[d] >= 0 && (want == kAny || t.shape[d] == want);
   }
-  require(dtype_fits && shape_fits, name, expected_text(dtypes, shape), describe(t));
-  require(t.cuda_device < 0 ? cuda_device_ < 0 : t.cuda_device == cuda_device_, name, memory_name(cuda_device_),
-          memory_name(t.cuda_device));
+  require(
+      dtype_fits && shape_fits, name, [&] { return expected_text(dtypes, shape); }, t);
+  in_memory(name, t.cuda_device);
   if (!ok() || is_empty(t)) return *this;
+  const auto strides = [&] { return list(t.stride, t.ndim); };
   require(t.data != nullptr, name, "a non-null pointer", "NULL");
   int64_t dense = 1;
   for (int d = t.ndim - 1; ok() && d >= 0; --d) {
-    require(t.stride[d] >= 0, name, "non-negative strides", list(t.stride, t.ndim));
+    require(t.stride[d] >= 0, name, "non-negative strides", strides);
     if (d >= contiguous_from && t.shape[d] > 1) {
-      require(t.stride[d] == dense, name, fmt::format("stride {} in dimension {}", dense, d), list(t.stride, t.ndim));
+      require(
+          t.stride[d] == dense, name, [&] { return fmt::format("stride {} in dimension {}", dense, d); }, strides);
     }
     if (__builtin_mul_overflow(dense, t.shape[d], &dense)) dense = std::numeric_limits<int64_t>::max();
   }
   if (!ok()) return *this;
-  require(extent_elements(t) >= 0, name, "an extent below 2^60 elements", list(t.stride, t.ndim));
+  require(extent_elements(t) >= 0, name, "an extent below 2^60 elements", strides);
   aligned(name, t.data, megamla_dtype_size(static_cast<megamla_dtype>(t.dtype)));
   if (access == Access::kWrite) {
-    require(!self_overlaps(t), name, "an output whose elements do not overlap", "strides " + list(t.stride, t.ndim));
+    require(!self_overlaps(t), name, "an output whose elements do not overlap", [&] { return "strides " + strides(); });
   }
   return *this;
 }
@@ -134,46 +153,39 @@ Validator& Validator::optional_tensor(const char* name, const megamla_tensor& t,
 }
 
 Validator& Validator::absent(const char* name, const megamla_tensor& t, const char* why) {
-  return require(!present(t), name, fmt::format("nothing ({})", why), describe(t));
+  return require(
+      !present(t), name, [&] { return fmt::format("nothing ({})", why); }, t);
 }
 
 Validator& Validator::cache(const char* name, const megamla_kv_cache& c,
                             std::initializer_list<megamla_kv_format> formats) {
   if (!ok()) return *this;
-  bool fits = false;
-  std::string names;
-  for (megamla_kv_format f : formats) {
-    fits |= c.format == f;
-    names += fmt::format("{}{}", names.empty() ? "" : " or ", format::name(f));
-  }
-  // A number that is none of the enumeration's is never turned into it.
-  const bool known = c.format >= MEGAMLA_KV_NONE && c.format <= MEGAMLA_KV_FP8_584;
-  require(fits, name, "format " + names,
-          known ? format::name(static_cast<megamla_kv_format>(c.format)) : fmt::format("format {}", c.format));
+  const bool fits = std::find(formats.begin(), formats.end(), c.format) != formats.end();
+  require(
+      fits, name, [&] { return expected_text(formats); }, [&] { return format_name(c.format); });
   if (!ok()) return *this;
   const auto kind = static_cast<megamla_kv_format>(c.format);
   require(c.layout == MEGAMLA_PAGE_PLANAR || (c.layout == MEGAMLA_PAGE_INTERLEAVED && kind != MEGAMLA_KV_FP8_584), name,
           kind == MEGAMLA_KV_FP8_584 ? "the planar page layout (fp8_584 has no other)"
                                      : "page layout planar (0) or interleaved (1)",
-          fmt::format("layout {}", c.layout));
-  require(c.cuda_device < 0 ? cuda_device_ < 0 : c.cuda_device == cuda_device_, name, memory_name(cuda_device_),
-          memory_name(c.cuda_device));
-  require(c.num_pages >= 0, name, "num_pages >= 0", fmt::format("{}", c.num_pages));
-  require(c.page_size >= 1 && c.page_size < (int64_t{1} << 31), name, "page_size in [1, 2^31)",
-          fmt::format("{}", c.page_size));
+          [&] { return fmt::format("layout {}", c.layout); });
+  in_memory(name, c.cuda_device);
+  require(c.num_pages >= 0, name, "num_pages >= 0", c.num_pages);
+  require(c.page_size >= 1 && c.page_size < (int64_t{1} << 31), name, "page_size in [1, 2^31)", c.page_size);
   if (!ok() || c.num_pages == 0) return *this;
   // The divisions keep the products below in 64 bits.
   require(c.num_pages <= ((int64_t{1} << 31) - 1) / c.page_size, name, "at most 2^31 - 1 slots (slot ids are int32)",
-          fmt::format("{} pages of {}", c.num_pages, c.page_size));
+          [&] { return fmt::format("{} pages of {}", c.num_pages, c.page_size); });
   require(c.data != nullptr, name, "a non-null pointer", "NULL");
   aligned(name, c.data, 16);
   const int64_t page_bytes = c.page_size * format::record_bytes(kind);
-  require(c.page_stride >= page_bytes && c.page_stride % 16 == 0, name,
-          fmt::format("a page_stride that is a multiple of 16 and at least {} ({} records of {} bytes)", page_bytes,
-                      c.page_size, format::record_bytes(kind)),
-          fmt::format("{}", c.page_stride));
+  const auto page_text = [&] {
+    return fmt::format("a page_stride that is a multiple of 16 and at least {} ({} records of {} bytes)", page_bytes,
+                       c.page_size, format::record_bytes(kind));
+  };
+  require(c.page_stride >= page_bytes && c.page_stride % 16 == 0, name, page_text, c.page_stride);
   require(c.page_stride <= (std::numeric_limits<int64_t>::max() >> 1) / c.num_pages, name, "an extent below 2^62 bytes",
-          fmt::format("{} pages of {} bytes", c.num_pages, c.page_stride));
+          [&] { return fmt::format("{} pages of {} bytes", c.num_pages, c.page_stride); });
   return *this;
 }
 
@@ -185,40 +197,45 @@ Validator& Validator::output_pair(const char* name, const megamla_tensor& out, c
   const int64_t a = scale.stride[2];
   const bool packed =
       (tokens == 1 || scale.stride[0] == 1) && a >= tokens && a % 4 == 0 && (groups == 1 || scale.stride[1] == 32 * a);
-  return require(packed, scale_name, fmt::format("strides (1, 32*A, A) with A >= {} and A a multiple of 4", tokens),
-                 list(scale.stride, 3));
+  const auto expected = [&] { return fmt::format("strides (1, 32*A, A) with A >= {} and A a multiple of 4", tokens); };
+  return require(packed, scale_name, expected, [&] { return list(scale.stride, 3); });
 }
 
 Validator& Validator::no_overlap(const char* name_a, const megamla_tensor& a, const char* name_b,
                                  const megamla_tensor& b) {
   if (!ok()) return *this;
-  return require(!meet(byte_range(a), byte_range(b)), name_a, fmt::format("memory apart from {}", name_b),
-                 "overlapping memory");
+  return require(
+      !meet(byte_range(a), byte_range(b)), name_a, [&] { return fmt::format("memory apart from {}", name_b); },
+      "overlapping memory");
 }
 
 Validator& Validator::no_overlap(const char* name_a, const megamla_tensor& a, const char* name_b,
                                  const megamla_kv_cache& b) {
   if (!ok()) return *this;
-  return require(!meet(byte_range(a), byte_range(b)), name_a, fmt::format("memory apart from {}", name_b),
-                 "overlapping memory");
+  return require(
+      !meet(byte_range(a), byte_range(b)), name_a, [&] { return fmt::format("memory apart from {}", name_b); },
+      "overlapping memory");
 }
 
 Validator& Validator::range(const char* name, int64_t value, int64_t low, int64_t high) {
-  return require(value >= low && value <= high, name, fmt::format("a value in [{}, {}]", low, high),
-                 fmt::format("{}", value));
+  return require(
+      value >= low && value <= high, name, [&] { return fmt::format("a value in [{}, {}]", low, high); }, value);
 }
 
 Validator& Validator::multiple_of(const char* name, int64_t value, int64_t factor) {
-  return require(value % factor == 0, name, fmt::format("a multiple of {}", factor), fmt::format("{}", value));
+  return require(
+      value % factor == 0, name, [&] { return fmt::format("a multiple of {}", factor); }, value);
 }
 
 Validator& Validator::aligned(const char* name, const void* pointer, int64_t alignment) {
-  return require(reinterpret_cast<uintptr_t>(pointer) % static_cast<uintptr_t>(alignment) == 0, name,
-                 fmt::format("an address that is a multiple of {}", alignment), fmt::format("{}", pointer));
+  return require(
+      reinterpret_cast<uintptr_t>(pointer) % static_cast<uintptr_t>(alignment) == 0, name,
+      [&] { return fmt::format("an address that is a multiple of {}", alignment); },
+      [&] { return fmt::format("{}", pointer); });
 }
 
 Validator& Validator::finite(const char* name, double value) {
-  return require(std::isfinite(value), name, "a finite value", fmt::format("{}", value));
+  return require(std::isfinite(value), name, "a finite value", value);
 }
 
 }  // namespace megamla

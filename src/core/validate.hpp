@@ -4,11 +4,14 @@
 
 #include <initializer_list>
 #include <string>
+#include <type_traits>
 
 #include "core/status.hpp"
 #include "core/tensor.hpp"
 
 namespace megamla {
+
+std::string describe(const megamla_tensor& t);  // "BF16 [3, 64, 512]"
 
 class Validator {
  public:
@@ -41,18 +44,36 @@ class Validator {
   Validator& multiple_of(const char* name, int64_t value, int64_t factor);
   Validator& aligned(const char* name, const void* pointer, int64_t alignment);
   Validator& finite(const char* name, double value);
-  // Any other fact: refused with "<op>: <name>: expected <expected>, got <got>".
-  Validator& require(bool holds, const char* name, const std::string& expected, const std::string& got);
+  // Any other fact: refused with "<op>: <name>: expected <expected>, got <got>". Each of the two is a string, a number,
+  // a tensor to be described, or a function that makes a string: where the fact holds, no text is made.
+  template <class Expected, class Got>
+  Validator& require(bool holds, const char* name, const Expected& expected, const Got& got) {
+    if (!holds && ok()) refuse(name, text_of(expected), text_of(got));
+    return *this;
+  }
 
   bool ok() const { return status_.ok(); }
   const Status& status() const { return status_; }
 
  private:
+  template <class T>
+  static std::string text_of(const T& value) {
+    if constexpr (std::is_invocable_v<const T&>) {
+      return value();
+    } else if constexpr (std::is_arithmetic_v<T>) {
+      return fmt::format("{}", value);
+    } else if constexpr (std::is_same_v<T, megamla_tensor>) {
+      return describe(value);
+    } else {
+      return value;
+    }
+  }
+  void in_memory(const char* name, int32_t device);
+  void refuse(const char* name, const std::string& expected, const std::string& got);
+
   const char* op_;
   int32_t cuda_device_;
   Status status_;
 };
-
-std::string describe(const megamla_tensor& t);  // "BF16 [3, 64, 512]"
 
 }  // namespace megamla

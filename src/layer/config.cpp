@@ -53,10 +53,8 @@ Status check_tensor_parallel(int64_t num_heads, int64_t o_groups, int64_t o_lora
   v.range("tp_size", tp_size, 1, int64_t{1} << 20);
   v.range("tp_rank", tp_rank, 0, tp_size - 1);
   if (!v.ok()) return v.status();
-  v.require(num_heads % tp_size == 0, "tp_size", fmt::format("a divisor of num_heads = {}", num_heads),
-            fmt::format("{}", tp_size));
-  v.require(o_groups % tp_size == 0, "tp_size", fmt::format("a divisor of o_groups = {}", o_groups),
-            fmt::format("{}", tp_size));
+  v.require(num_heads % tp_size == 0, "tp_size", fmt::format("a divisor of num_heads = {}", num_heads), tp_size);
+  v.require(o_groups % tp_size == 0, "tp_size", fmt::format("a divisor of o_groups = {}", o_groups), tp_size);
   if (!v.ok()) return v.status();
   v.require((num_heads / tp_size) % 8 == 0, "num_heads / tp_size", "a multiple of 8",
             fmt::format("{} / {} = {}", num_heads, tp_size, num_heads / tp_size));
@@ -64,8 +62,7 @@ Status check_tensor_parallel(int64_t num_heads, int64_t o_groups, int64_t o_lora
             fmt::format("{} / {}", num_heads, o_groups));
   v.require(num_heads / tp_size <= kMaxHeads, "num_heads / tp_size",
             fmt::format("at most {} heads on a rank", kMaxHeads), fmt::format("{}", num_heads / tp_size));
-  v.require(o_lora_rank >= 32 && o_lora_rank % 32 == 0, "o_lora_rank", "a positive multiple of 32",
-            fmt::format("{}", o_lora_rank));
+  v.require(o_lora_rank >= 32 && o_lora_rank % 32 == 0, "o_lora_rank", "a positive multiple of 32", o_lora_rank);
   return v.status();
 }
 
@@ -80,14 +77,13 @@ Status check_config(const megamla_layer_config& c) {
   MEGAMLA_RETURN_IF_ERROR(v.status());
   MEGAMLA_RETURN_IF_ERROR(check_tensor_parallel(c.num_heads, c.o_groups, c.o_lora_rank, c.tp_size, c.tp_rank));
   v.range("o_lora_rank", c.o_lora_rank, 32, kMax);
-  v.require(c.compress_ratio >= 0 && c.compress_ratio <= 2, "compress_ratio", "0, 1 or 2",
-            fmt::format("{}", c.compress_ratio));
+  v.require(c.compress_ratio >= 0 && c.compress_ratio <= 2, "compress_ratio", "0, 1 or 2", c.compress_ratio);
   if (c.compress_ratio > 0) {
     v.range("index_topk", c.index_topk, 1, kMax);
     v.range("kv_source_layer", c.kv_source_layer, 0, c.layer_id);
   }
   v.range("window", c.window, 1, kMax);
-  v.require(c.rms_norm_eps >= 0, "rms_norm_eps", "a value of at least 0", fmt::format("{}", c.rms_norm_eps));
+  v.require(c.rms_norm_eps >= 0, "rms_norm_eps", "a value of at least 0", c.rms_norm_eps);
   v.finite("softmax_scale", c.softmax_scale);
   v.range("num_speculative_tokens", c.num_speculative_tokens, 0, 4096);
   v.range("max_model_len", c.max_model_len, 1, (int64_t{1} << 31) - 1);

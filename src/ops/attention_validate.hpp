@@ -17,7 +17,7 @@ bool validate_query(Validator& v, const Params& p) {
   v.range("q heads", p.q.shape[1], 8, 128).multiple_of("q heads", p.q.shape[1], 8);
   v.range("live_heads", p.live_heads, 0, p.q.shape[1]).multiple_of("live_heads", p.live_heads, 8);
   v.finite("q_norm_eps", p.q_norm_eps);
-  v.require(p.q_norm == 0 || p.q_norm_eps >= 0, "q_norm_eps", "a value of at least 0", fmt::format("{}", p.q_norm_eps));
+  v.require(p.q_norm == 0 || p.q_norm_eps >= 0, "q_norm_eps", "a value of at least 0", p.q_norm_eps);
   v.finite("softmax_scale", p.softmax_scale);
   v.optional_tensor("cos_sin", p.cos_sin, {MEGAMLA_F32}, {Validator::kAny, 64}, 1);
   if (present(p.cos_sin)) {

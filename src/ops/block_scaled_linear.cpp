@@ -28,7 +28,8 @@ void check_input(Validator& v, const Params& p, const plan::LinearShape& s) {
     case MEGAMLA_LINEAR_IN_BF16:
       if (p.x.ndim == 2) {
         v.tensor("x", p.x, {MEGAMLA_BF16}, {s.tokens, s.in}, 1);
-        v.require(s.groups == 1, "x", fmt::format("[T, G, in] for {} groups", s.groups), describe(p.x));
+        v.require(
+            s.groups == 1, "x", [&] { return fmt::format("[T, G, in] for {} groups", s.groups); }, p.x);
       } else {
         v.tensor("x", p.x, {MEGAMLA_BF16}, {s.tokens, s.groups, s.in}, 2);
       }
@@ -39,13 +40,15 @@ void check_input(Validator& v, const Params& p, const plan::LinearShape& s) {
       v.tensor("x", p.x, {MEGAMLA_F8_E4M3}, {s.tokens, s.groups, s.in}, 2);
       v.tensor("x_scale", p.x_scale, {MEGAMLA_I32}, {s.tokens, s.groups, s.in / 128}, 3);
       if (!v.ok() || s.tokens == 0) break;
-      v.require(is_packed(p.x_scale), "x_scale",
-                fmt::format("strides (1, {}*A, A) with A >= {} and A a multiple of 4", s.in / 128, s.tokens),
-                fmt::format("[{}]", fmt::join(p.x_scale.stride, p.x_scale.stride + 3, ", ")));
+      const auto expected = [&] {
+        return fmt::format("strides (1, {}*A, A) with A >= {} and A a multiple of 4", s.in / 128, s.tokens);
+      };
+      v.require(is_packed(p.x_scale), "x_scale", expected,
+                [&] { return fmt::format("[{}]", fmt::join(p.x_scale.stride, p.x_scale.stride + 3, ", ")); });
       break;
     }
     default:
-      v.require(s.groups == 1, "weight", "one group for an MXFP8 input", fmt::format("{}", s.groups));
+      v.require(s.groups == 1, "weight", "one group for an MXFP8 input", s.groups);
       v.tensor("x", p.x, {MEGAMLA_F8_E4M3}, {s.tokens, s.in}, 0);
       v.tensor("x_scale", p.x_scale, {MEGAMLA_F8_E8M0}, {format::f8_128x4_size(s.tokens, s.in / 32)}, 0);
   }
@@ -94,8 +97,8 @@ Status validate(const Params& p, int32_t cuda_device) {
   v.range("input", p.input, MEGAMLA_LINEAR_IN_BF16, MEGAMLA_LINEAR_IN_MXFP8);
   v.range("weight_kind", p.weight_kind, MEGAMLA_LINEAR_WEIGHT_BF16, MEGAMLA_LINEAR_WEIGHT_ROW_32);
   v.range("output", p.output, MEGAMLA_LINEAR_OUT_BF16, MEGAMLA_LINEAR_OUT_MXFP8);
-  v.require(p.x.ndim == 2 || p.x.ndim == 3, "x", "[T, in] or [T, G, in]", describe(p.x));
-  v.require(p.weight.ndim == 2 || p.weight.ndim == 3, "weight", "[out, in] or [G, out, in]", describe(p.weight));
+  v.require(p.x.ndim == 2 || p.x.ndim == 3, "x", "[T, in] or [T, G, in]", p.x);
+  v.require(p.weight.ndim == 2 || p.weight.ndim == 3, "weight", "[out, in] or [G, out, in]", p.weight);
   if (!v.ok()) return v.status();
   const plan::LinearShape s = plan::linear_shape(p);
   v.range("x tokens", s.tokens, 0, int64_t{1} << 31).range("weight groups", s.groups, 1, 1024);

@@ -28,13 +28,13 @@ void validate_state(Validator& v, const megamla_kv_compress_params& p) {
   if (!v.ok()) return;
   const int64_t capacity = p.state.shape[1];
   v.require(capacity >= 8 && std::has_single_bit(static_cast<uint64_t>(capacity)), "state capacity",
-            "a power of two of at least 8", fmt::format("{}", capacity));
+            "a power of two of at least 8", capacity);
 }
 
 Status validate(const megamla_kv_compress_params& p, int32_t cuda_device) {
   Validator v("kv_compress", cuda_device);
   v.range("compress_ratio", p.compress_ratio, 1, 2);
-  v.finite("eps", p.eps).require(p.eps >= 0, "eps", "a value of at least 0", fmt::format("{}", p.eps));
+  v.finite("eps", p.eps).require(p.eps >= 0, "eps", "a value of at least 0", p.eps);
   v.tensor("kv_score", p.kv_score, {MEGAMLA_F32}, {kAny, p.compress_ratio == 2 ? 1024 : 512}, 1);
   if (!v.ok()) return v.status();
   const int64_t tokens = p.kv_score.shape[0];

@@ -11,7 +11,7 @@ namespace {
 Status validate(const megamla_rms_norm_params& p, int32_t cuda_device) {
   constexpr int64_t kAny = Validator::kAny;
   Validator v("rms_norm", cuda_device);
-  v.finite("eps", p.eps).require(p.eps >= 0, "eps", "a value of at least 0", fmt::format("{}", p.eps));
+  v.finite("eps", p.eps).require(p.eps >= 0, "eps", "a value of at least 0", p.eps);
   v.tensor("x", p.x, {MEGAMLA_BF16, MEGAMLA_F32}, {kAny, kAny}, 1);
   if (!v.ok()) return v.status();
   v.range("x width", p.x.shape[1], 1, int64_t{1} << 24);

@@ -10,15 +10,14 @@ namespace {
 
 Status validate(const megamla_rope_table_params& p, int32_t cuda_device) {
   Validator v("rope_table", cuda_device);
-  v.require(p.theta > 1, "theta", "a value above 1", fmt::format("{}", p.theta)).finite("theta", p.theta);
-  v.require(p.factor >= 1, "factor", "a value of at least 1", fmt::format("{}", p.factor)).finite("factor", p.factor);
+  v.require(p.theta > 1, "theta", "a value above 1", p.theta).finite("theta", p.theta);
+  v.require(p.factor >= 1, "factor", "a value of at least 1", p.factor).finite("factor", p.factor);
   if (p.factor > 1) {
-    v.require(p.original_max_position > 0, "original_max_position", "a positive value",
-              fmt::format("{}", p.original_max_position))
+    v.require(p.original_max_position > 0, "original_max_position", "a positive value", p.original_max_position)
         .finite("original_max_position", p.original_max_position);
-    v.require(p.beta_slow > 0, "beta_slow", "a positive value", fmt::format("{}", p.beta_slow));
+    v.require(p.beta_slow > 0, "beta_slow", "a positive value", p.beta_slow);
     v.require(p.beta_fast > p.beta_slow, "beta_fast", fmt::format("a value above beta_slow = {}", p.beta_slow),
-              fmt::format("{}", p.beta_fast))
+              p.beta_fast)
         .finite("beta_fast", p.beta_fast);
   }
   v.range("angles", p.angles, MEGAMLA_ROPE_EXACT, MEGAMLA_ROPE_FP32).range("reserved", p.reserved, 0, 0);
