@@ -5,9 +5,8 @@
 // 8 heads of an output group are the lanes / 4 of a warp.
 #pragma once
 
+#include "cuda/attention/output_pair.cuh"
 #include "cuda/decode_attention/query.cuh"
-#include "format/output_cast.hpp"
-#include "megamla/decode_attention.h"
 
 namespace megamla::cuda {
 
@@ -30,48 +29,18 @@ __device__ __forceinline__ void rotate_back(float (&x)[8], const float* cos_sin,
   }
 }
 
-__device__ __forceinline__ uint32_t e4m3x4(float a, float b, float c, float d) {
-  const uint32_t low = __nv_cvt_float2_to_fp8x2({a, b}, __NV_SATFINITE, __NV_E4M3);
-  const uint32_t high = __nv_cvt_float2_to_fp8x2({c, d}, __NV_SATFINITE, __NV_E4M3);
-  return low | (high << 16);
-}
-
-// Where a thread's dims of one head go in the output pair, from group 0 on.
-struct PairPlace {
-  uint8_t* data;
-  uint8_t* scale;
-  bool live;
-};
-__device__ __forceinline__ PairPlace pair_place(const DecodeParams& p, int token, int head, int group, int c) {
-  const int lane_head = head % format::kGroupHeads;
-  const int64_t output_group = head / format::kGroupHeads;
-  const format::PackedScale at = format::packed_scale(format::o_chunk(lane_head, group * 32));
-  int32_t* word = p.out_scale + token + at.word * p.scale_word_stride + output_group * p.scale_group_stride;
-  return {static_cast<uint8_t*>(p.out) + token * p.out_token_stride + output_group * p.out_head_stride +
-              format::o_chunked_index(lane_head, group * 32) + c * 8,
-          reinterpret_cast<uint8_t*>(word) + at.shift / 8, head < p.live_heads};
-}
-
 // 8 dims of a head, cast together with those of the 3 other lanes that hold the group; moves on to the next group.
 // `zero`: x may be NaN and is not to be looked at (the factor is 0 then, and the group's scale that of zeros).
 __device__ __forceinline__ void store_pair(const DecodeParams& p, PairPlace& place, const float (&x)[8], float factor,
                                            bool zero, int c) {
-  float amax = 0;
-#pragma unroll
-  for (int i = 0; i < 8; ++i) amax = fmaxf(amax, fabsf(x[i]));
-  amax = fmaxf(amax, __shfl_xor_sync(~0u, amax, 1));
-  amax = fmaxf(amax, __shfl_xor_sync(~0u, amax, 2));
-  const int e = format::output_group_exponent(amax * factor);
+  const int e = shared_exponent(x, factor);
   const float f = factor * format::inverse_power_of_two(e);
   const uint2 codes = {e4m3x4(x[0] * f, x[1] * f, x[2] * f, x[3] * f), e4m3x4(x[4] * f, x[5] * f, x[6] * f, x[7] * f)};
   if (place.live) {
     *reinterpret_cast<uint2*>(place.data) = zero ? uint2{0, 0} : codes;
     if (c == 0) *place.scale = static_cast<uint8_t>(e + 127);
   }
-  constexpr int64_t kGroupBytes = format::o_chunked_index(0, 32) - format::o_chunked_index(0, 0);
-  constexpr int64_t kGroupWords = format::packed_scale(format::o_chunk(0, 32)).word;
-  place.data += kGroupBytes;
-  place.scale += kGroupWords * 4 * p.scale_word_stride;
+  to_next_group(p, place);
 }
 
 __device__ __forceinline__ void store_plain(const DecodeParams& p, int token, int head, const float (&x)[8],

@@ -25,11 +25,6 @@ __device__ __forceinline__ uint32_t multiply_bf16x2(uint32_t a, uint32_t b) {
   return d;
 }
 
-// Byte address of 16-byte chunk `chunk` (0 .. 63) of a row at `row` (row_in_eight = row index % 8).
-__device__ __forceinline__ uint32_t chunk_address(uint32_t row, int row_in_eight, int chunk) {
-  return row + (chunk >> 3) * kBlockBytes + (((chunk & 7) ^ row_in_eight) << 4);
-}
-
 // Bit 7 of some byte is set where a byte of the e4m3 codes is NaN.
 __device__ __forceinline__ uint32_t nan_bits(uint32_t codes) { return (codes & 0x7f7f7f7fu) + 0x01010101u; }
 

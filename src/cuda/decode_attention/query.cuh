@@ -2,69 +2,17 @@
 // optional RMSNorm.
 #pragma once
 
+#include "cuda/attention/rotation.cuh"
 #include "cuda/decode_attention/producer.cuh"
 #include "format/chunked.hpp"
-#include "format/rope.hpp"
 
 namespace megamla::cuda {
-
-struct Rotation {
-  const float* cos_sin;  // of the row's position; null: none
-  bool outside;          // the position is no row of the table
-};
-
-// A position as it comes from memory, not looked at yet.
-struct ComingPosition {
-  int64_t wide;
-  int32_t narrow;
-};
-__device__ __forceinline__ ComingPosition load_position(const DecodeParams& p, int token) {
-  ComingPosition position{0, 0};
-  if (p.cos_sin == nullptr || token < 0) return position;
-  if (p.positions_64 != 0) {
-    position.wide = static_cast<const int64_t*>(p.positions)[token * p.positions_stride];
-  } else {
-    position.narrow = static_cast<const int32_t*>(p.positions)[token * p.positions_stride];
-  }
-  return position;
-}
-__device__ __forceinline__ Rotation rotation_of(const DecodeParams& p, const ComingPosition& coming) {
-  if (p.cos_sin == nullptr) return {nullptr, false};
-  const int64_t position = p.positions_64 != 0 ? coming.wide : coming.narrow;
-  if (position < 0 || position >= p.cos_sin_rows) return {nullptr, true};
-  return {p.cos_sin + position * p.cos_sin_stride, false};
-}
-
-__device__ __forceinline__ float bf16_low(uint32_t pair) { return __uint_as_float(pair << 16); }
-__device__ __forceinline__ float bf16_high(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
-__device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
-  uint32_t d;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
-  return d;
-}
-
-__device__ __forceinline__ float sum_of_squares(uint4 v) {
-  const uint32_t words[4] = {v.x, v.y, v.z, v.w};
-  float sum = 0;
-#pragma unroll
-  for (int i = 0; i < 4; ++i)
-    sum += bf16_low(words[i]) * bf16_low(words[i]) + bf16_high(words[i]) * bf16_high(words[i]);
-  return sum;
-}
 
 // Dims 448 + 2 * pair onwards: 4 pairs.
 __device__ __forceinline__ uint4 rotate_chunk(uint4 v, const float* cos_sin, int pair) {
   const float4 cosines = *reinterpret_cast<const float4*>(cos_sin + pair);
   const float4 sines = *reinterpret_cast<const float4*>(cos_sin + format::kRopeDim / 2 + pair);
-  const float c[4] = {cosines.x, cosines.y, cosines.z, cosines.w};
-  const float s[4] = {sines.x, sines.y, sines.z, sines.w};
-  uint32_t words[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const format::Pair y = format::rotate({bf16_low(words[i]), bf16_high(words[i])}, c[i], s[i]);
-    words[i] = pack_bf16(y.x0, y.x1);
-  }
-  return {words[0], words[1], words[2], words[3]};
+  return rotate_pairs(v, cosines, sines);
 }
 
 // 128 threads: head thread % 64, every second group of 32 dims. The words come to the places of the group's four

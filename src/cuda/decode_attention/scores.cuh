@@ -2,20 +2,11 @@
 // memory.
 #pragma once
 
+#include "cuda/attention/softmax.cuh"
 #include "cuda/decode_attention/query.cuh"
 #include "cuda/ptx/wgmma.cuh"
 
 namespace megamla::cuda {
-
-// The running maximum follows the logits only when they exceed it by so many powers of two: probabilities stay below
-// 2^8, and most tiles leave the accumulators as they are.
-constexpr float kMaximumSlack = 8;
-
-__device__ __forceinline__ float exp2_approx(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 
 struct Scores {
   const DecodeParams& p;
@@ -47,49 +38,16 @@ struct Scores {
     ptx::pin(logits);
   }
 
-  // logits[i] is row rows[i / 2 % 2], key i / 4 * 8 + lane % 4 * 2 + i % 2.
-  __device__ __forceinline__ void mask(float (&logits)[32]) const {
-    const uint2 valid = *reinterpret_cast<const uint2*>(shared.valid[ring.stage]);
-    if ((valid.x & valid.y) == 0xffffffffu) return;
-    const uint2 mine = {valid.x >> (lane % 4 * 2), valid.y >> (lane % 4 * 2)};
-#pragma unroll
-    for (int i = 0; i < 32; ++i) {
-      const uint32_t word = i < 16 ? mine.x : mine.y;
-      if ((word & (1u << (i / 4 % 4 * 8 + i % 2))) == 0) logits[i] = __int_as_float(0xff800000);
-    }
-  }
-
   // Maxima of the tile move the running ones; the factor of what was summed before goes to the values role.
   __device__ __forceinline__ void follow_maximum(const float (&logits)[32], float (&m)[2], float (&sum)[2]) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      float largest = kNoMaximum;
-#pragma unroll
-      for (int i = 0; i < 32; ++i) {
-        if (i / 2 % 2 == r) largest = fmaxf(largest, logits[i]);
-      }
-      largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
-      largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
+      const float largest = largest_logit(logits, r);
       const float next = largest > m[r] + kMaximumSlack ? largest : m[r];
       const float alpha = exp2_approx(m[r] - next);
       m[r] = next;
       sum[r] *= alpha;
       if (lane % 4 == 0) shared.alpha[ring.stage][rows[r]] = alpha;
-    }
-  }
-
-  // Probabilities: unrounded into the sum, rounded into shared memory.
-  __device__ __forceinline__ void exponentiate(const float (&logits)[32], const float (&m)[2], float (&sum)[2]) const {
-    // Chunk j of a row lies at j ^ (row % 8), and rows[1] % 8 is rows[0] % 8.
-    const uint32_t row =
-        ptx::shared_address(shared.p[ring.stage]) + rows[0] * kRowBytes + (rows[0] % 8) * 16 + lane % 4 * 4;
-#pragma unroll
-    for (int i = 0; i < 32; i += 2) {
-      const int r = i / 2 % 2;
-      const float low = exp2_approx(logits[i] - m[r]);
-      const float high = exp2_approx(logits[i + 1] - m[r]);
-      sum[r] += low + high;
-      ptx::store_shared((row ^ ((i / 4) << 4)) + r * 8 * kRowBytes, pack_bf16(low, high));
     }
   }
 
@@ -101,9 +59,9 @@ struct Scores {
     multiply(logits);
 #pragma unroll
     for (int i = 0; i < 32; ++i) logits[i] *= scale[i / 2 % 2];
-    mask(logits);
+    mask_logits(logits, *reinterpret_cast<const uint2*>(shared.valid[ring.stage]), lane);
     follow_maximum(logits, m, sum);
-    exponentiate(logits, m, sum);
+    store_probabilities(logits, m, sum, ptx::shared_address(shared.p[ring.stage]), rows[0], lane);
     ptx::fence_async_proxy();
     ptx::mbarrier_arrive(&shared.p_full[ring.stage]);
     ring.advance();

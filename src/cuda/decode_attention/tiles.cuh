@@ -3,14 +3,16 @@
 
 #include <cstdint>
 
+#include "cuda/attention/tile.cuh"
 #include "cuda/decode_attention/params.hpp"
 #include "cuda/ptx/sync.cuh"
-#include "format/kv_record.hpp"
 #include "plan/decode_split.hpp"
 
 namespace megamla::cuda {
 
 constexpr int kStages = 2;
+using Ring = TwoStageRing;
+static_assert(kStages == 2);
 // Roles: two warpgroups of values (each owns 256 of the 512 output dims), one of scores, one of producers.
 constexpr int kValueThreads = 256;
 constexpr int kScoreThreads = 128;
@@ -18,13 +20,6 @@ constexpr int kProducerWarps = 4;
 constexpr int kBatches = kTileKeys / 8 / kProducerWarps;  // of 8 keys, per warp and tile
 constexpr int kThreads = kValueThreads + kScoreThreads + 32 * kProducerWarps;
 constexpr int kSlotTiles = 4;  // whose slots a producer warp holds or waits for
-// Blocks of 64 rows x 64 bf16, rows of 128 bytes, 16-byte chunks swizzled by the row.
-constexpr int kRowBytes = 128;
-constexpr int kBlockBytes = 64 * kRowBytes;
-constexpr int kBlocks = format::kHeadDim / 64;
-constexpr int kTileBytes = kBlocks * kBlockBytes;
-
-constexpr float kNoMaximum = -1e30F;
 
 // Inside each group of 32 dims, for Q, keys and so for the columns of O: 16-byte chunk i holds the dims
 // i, 4 + i, 8 + i, 12 + i, .. 28 + i. Fp4 codes unpack into such pairs (i, 4 + i) without a byte permute, and a thread
@@ -52,17 +47,6 @@ struct Shared {
 };
 static_assert(sizeof(Shared) <= 232448);
 constexpr int kSharedBytes = sizeof(Shared);
-
-// A ring of stages as one role walks it.
-struct Ring {
-  int stage = 0;
-  uint32_t parity = 0;
-  __device__ __forceinline__ void advance() {
-    stage ^= 1;
-    if (stage == 0) parity ^= 1;
-  }
-};
-static_assert(kStages == 2);
 
 // A query row (64 heads of a token) and its key tiles: those of the window list, then those of the compressed list. The
 // blocks of a cluster take turns, so that each has its share of either kind of record.
