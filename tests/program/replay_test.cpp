@@ -132,6 +132,7 @@ TEST_F(ReplayRun, TraceWithSharedPrefixHoldsItsBounds) {
   const ReplayResult r = run(options({traced(540, 3, {1, 2}), traced(700, 4, {1, 3}), traced(9, 5)}));
   EXPECT_EQ(r.requests, 3);
   EXPECT_EQ(r.reused_tokens + r.prefill_tokens, 540 + 700 + 9);
+  EXPECT_EQ(r.reused_tokens, 512) << "the second request comes in the step that completes the first block";
   EXPECT_EQ(r.decode_tokens, 2 + 3 + 4);
   EXPECT_EQ(r.window_blocks_left, 0);
   EXPECT_EQ(r.compressed_blocks_left, 0);
@@ -143,8 +144,7 @@ TEST_F(ReplayRun, TraceWithSharedPrefixHoldsItsBounds) {
 
 // Requests that share a prefix, decode together and are cut into steps give the bits that each gives alone.
 TEST_F(ReplayRun, EveryRowIsTheSameAlone) {
-  // Two at a time: the third comes when the first has left its prefix, and the pool, made for the two longest, has room
-  // for it.
+  // Two at a time; the pool, made for the two longest, has room for the prefix that the first leaves to the third.
   ReplayOptions o = options({traced(540, 3, {1, 2}), traced(9, 12), traced(700, 4, {1, 3}), traced(900, 2)});
   o.max_requests = 2;
   o.verify_rate = 0;

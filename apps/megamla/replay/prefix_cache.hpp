@@ -18,7 +18,7 @@ class PrefixCache {
   // Blocks of the request's prompt that are cached from its beginning, at most `max_blocks`; their pages are shared
   // into its tables.
   int64_t reuse(Request& request, int64_t max_blocks);
-  // Remembers a block of the prompt whose tokens are all in the caches.
+  // Remembers a block of the prompt whose tokens are in the caches, or will be before a later request attends to them.
   void insert(const Request& request, int64_t block);
   // Forgets least recently used prefixes until both pools have as many free blocks, or nothing is left.
   void make_room(int64_t window_blocks, int64_t compressed_blocks);

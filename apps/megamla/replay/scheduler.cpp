@@ -38,48 +38,56 @@ Scheduler::Scheduler(std::vector<Request> requests, const SchedulerLimits& limit
     free_states_.push_back(static_cast<int32_t>(i));  // 0 is the null block
 }
 
-void Scheduler::admit() {
-  while (!waiting_.empty() && static_cast<int64_t>(running_.size()) < limits_.max_requests) {
-    Request& request = *waiting_.front();
-    const int64_t window_need = window_blocks_for(request.total(), limits_.window, limits_.max_batched_tokens);
-    const int64_t compressed_need = compressed_blocks_for(request.total());
-    prefixes_.make_room(reserved_window_ + window_need, reserved_compressed_ + compressed_need);
-    if (window_.available() < reserved_window_ + window_need ||
-        compressed_.available() < reserved_compressed_ + compressed_need) {
-      if (running_.empty()) throw std::runtime_error("pool: expected room for one request, found too little");
-      return;
-    }
-    // At least the prompt's last token is computed, so that the request has a first output.
-    const int64_t reused = prefixes_.reuse(request, (request.prompt - 1) / io::kTraceBlockTokens);
-    request.computed = request.reused = reused * io::kTraceBlockTokens;
-    reused_tokens_ += request.reused;
-    reserved_window_ += window_need - held(request.window_table);
-    reserved_compressed_ += compressed_need - held(request.compressed_table);
-    request.state_block = free_states_.back();
-    free_states_.pop_back();
-    running_.push_back(std::move(waiting_.front()));
-    waiting_.pop_front();
+// The next waiting request, with the prefix that is there for it; null if none may come yet.
+Request* Scheduler::admit() {
+  if (waiting_.empty() || static_cast<int64_t>(running_.size()) == limits_.max_requests) return nullptr;
+  Request& request = *waiting_.front();
+  const int64_t window_need = window_blocks_for(request.total(), limits_.window, limits_.max_batched_tokens);
+  const int64_t compressed_need = compressed_blocks_for(request.total());
+  prefixes_.make_room(reserved_window_ + window_need, reserved_compressed_ + compressed_need);
+  if (window_.available() < reserved_window_ + window_need ||
+      compressed_.available() < reserved_compressed_ + compressed_need) {
+    if (running_.empty()) throw std::runtime_error("pool: expected room for one request, found too little");
+    return nullptr;
   }
+  // At least the prompt's last token is computed, so that the request has a first output.
+  const int64_t reused = prefixes_.reuse(request, (request.prompt - 1) / io::kTraceBlockTokens);
+  request.computed = request.reused = reused * io::kTraceBlockTokens;
+  reused_tokens_ += request.reused;
+  reserved_window_ += window_need - held(request.window_table);
+  reserved_compressed_ += compressed_need - held(request.compressed_table);
+  request.state_block = free_states_.back();
+  free_states_.pop_back();
+  running_.push_back(std::move(waiting_.front()));
+  waiting_.pop_front();
+  return &request;
 }
 
 std::vector<Scheduled> Scheduler::next() {
-  admit();
-  std::vector<Scheduled> step;
-  int64_t budget = limits_.max_batched_tokens;
-  for (const auto& request : running_) {
-    if (request->prefilling() || budget == 0) continue;
-    step.push_back({request.get(), 1});
-    --budget;
-  }
-  for (const auto& request : running_) {
-    if (!request->prefilling() || budget == 0) continue;
-    const int64_t query = std::min(budget, request->prompt - request->computed);
-    step.push_back({request.get(), query});
-    budget -= query;
-  }
   // Promised pages that running requests have left to the prefix cache come back here.
   prefixes_.make_room(reserved_window_, reserved_compressed_);
-  for (const Scheduled& scheduled : step) give_pages(*scheduled.request, scheduled.query);
+  std::vector<Scheduled> step;
+  int64_t budget = limits_.max_batched_tokens;
+  const auto schedule = [&](Request& request, int64_t query) {
+    step.push_back({&request, query});
+    budget -= query;
+    give_pages(request, query);
+    remember_prompt(request, query);
+  };
+  for (const auto& request : running_) {
+    if (!request->prefilling() && budget > 0) schedule(*request, 1);
+  }
+  const auto schedule_prompt = [&](Request& request) {
+    schedule(request, std::min(budget, request.prompt - request.computed));
+  };
+  for (const auto& request : running_) {
+    if (request->prefilling() && budget > 0) schedule_prompt(*request);
+  }
+  while (budget > 0) {
+    Request* request = admit();
+    if (request == nullptr) break;
+    schedule_prompt(*request);
+  }
   return step;
 }
 
@@ -94,6 +102,14 @@ void Scheduler::give_pages(Request& request, int64_t query) {
   };
   fill(window_, request.window_table, kWindowPageTokens, reserved_window_);
   fill(compressed_, request.compressed_table, kCompressedPageTokens, reserved_compressed_);
+}
+
+// The blocks of the prompt that the step completes. A layer writes a step's rows before it attends to any, so that a
+// request may share a prefix in the very step that computes it.
+void Scheduler::remember_prompt(const Request& request, int64_t query) {
+  const auto whole = static_cast<int64_t>(request.block_keys.size());
+  const int64_t end = std::min(whole, (request.computed + query) / io::kTraceBlockTokens);
+  for (int64_t b = request.computed / io::kTraceBlockTokens; b < end; ++b) prefixes_.insert(request, b);
 }
 
 // Pages that lie wholly before the window of the next token.
@@ -120,13 +136,7 @@ void Scheduler::retire(Request& request) {
 void Scheduler::complete(const std::vector<Scheduled>& step) {
   for (const Scheduled& scheduled : step) {
     Request& request = *scheduled.request;
-    const int64_t before = request.computed;
     request.computed += scheduled.query;
-    const auto whole = static_cast<int64_t>(request.block_keys.size());
-    for (int64_t b = before / io::kTraceBlockTokens; b < std::min(whole, request.computed / io::kTraceBlockTokens);
-         ++b) {
-      prefixes_.insert(request, b);
-    }
     free_left_pages(request);
     if (request.done()) retire(request);
   }

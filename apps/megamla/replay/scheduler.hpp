@@ -1,5 +1,5 @@
-// Continuous batching over paged caches: decodes first, prompts in chunks, a request admitted when all of its pages
-// fit.
+// Continuous batching over paged caches: decodes first, prompts in chunks. A request is admitted when the step has room
+// for tokens of its prompt and the pools for all of its pages: late, so that it finds as much of its prefix as can be.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ class Scheduler {
 
   // The next step, decodes first; empty when every request is done. Pages for its tokens are in the tables.
   std::vector<Scheduled> next();
-  // The step's rows are in the caches: remembers prefixes, frees pages that the window has left, retires what is done.
+  // The step's rows are in the caches: frees pages that the window has left, retires what is done.
   void complete(const std::vector<Scheduled>& step);
 
   int64_t remaining() const { return static_cast<int64_t>(waiting_.size() + running_.size()); }
@@ -46,8 +46,9 @@ class Scheduler {
   static int64_t compressed_blocks_for(int64_t tokens);
 
  private:
-  void admit();
+  Request* admit();
   void give_pages(Request& request, int64_t query);
+  void remember_prompt(const Request& request, int64_t query);
   void free_left_pages(Request& request);
   void retire(Request& request);
 
