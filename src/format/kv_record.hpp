@@ -193,9 +193,12 @@ MEGAMLA_HD inline void decode_row(Fp8_584, const uint8_t* data, const uint8_t* s
 }
 
 MEGAMLA_HD inline void decode_row(Nvfp4_288, const uint8_t* data, const uint8_t* scale, float* x) {
-  for (int d = 0; d < kHeadDim; ++d) {
-    const uint8_t code = static_cast<uint8_t>(d % 2 == 0 ? data[d / 2] & 15 : data[d / 2] >> 4);
-    x[d] = e2m1_to_float(code) * e4m3_to_float(scale[d / Nvfp4_288::kScaleGroup]);
+  for (int g = 0; g < Nvfp4_288::kScaleBytes; ++g) {
+    const float factor = e4m3_to_float(scale[g]);
+    for (int d = g * Nvfp4_288::kScaleGroup; d < (g + 1) * Nvfp4_288::kScaleGroup; ++d) {
+      const uint8_t code = static_cast<uint8_t>(d % 2 == 0 ? data[d / 2] & 15 : data[d / 2] >> 4);
+      x[d] = e2m1_to_float(code) * factor;
+    }
   }
 }
 

@@ -1,6 +1,8 @@
 #include "reference/attention_rows.hpp"
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <vector>
 
@@ -15,15 +17,29 @@ namespace {
 constexpr int64_t kDims = format::kHeadDim;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
+// Heads and keys that are multiplied together, so that a value is loaded once for several products. A row has a
+// multiple of 8 heads; its keys are padded with zeros.
+constexpr int64_t kTile = 4;
+// Keys that all heads meet before the next ones: 128 KB.
+constexpr int64_t kKeyBlock = 64;
+
 // One row's intermediate values; made once per thread.
 struct Row {
-  std::vector<float> keys;       // [count, 512]
-  std::vector<double> q;         // [512]: one head's rotated query
-  std::vector<double> logits;    // [count]
-  std::vector<double> weighted;  // [512]
-  int64_t count = 0;
+  std::vector<float> keys;       // [stride, 512]
+  std::vector<double> q;         // [heads, 512]: the rotated queries
+  std::vector<double> scales;    // [heads]: from q.k to a logit
+  std::vector<double> weights;   // [heads, stride]: q.k, then softmax weights
+  std::vector<double> weighted;  // [heads, 512]
+  int64_t stride = 0;            // room for keys, a multiple of kTile
+  int64_t count = 0;             // keys
 
-  explicit Row(int64_t most_keys) : keys(most_keys * kDims), q(kDims), logits(most_keys), weighted(kDims) {}
+  Row(int64_t heads, int64_t most_keys) : stride((most_keys + kTile - 1) / kTile * kTile) {
+    keys.resize(stride * kDims);
+    q.resize(heads * kDims);
+    scales.resize(heads);
+    weights.resize(heads * stride);
+    weighted.resize(heads * kDims);
+  }
 };
 
 void decode_key(const KeySource& source, int64_t slot, float* key) {
@@ -71,17 +87,67 @@ void rotate_output_back(const float* cos_sin, double* o) {
   }
 }
 
-MEGAMLA_SIMD_CLONES double dot(const double* q, const float* key) {
-  double partial[8] = {};  // independent sums, so that additions need not wait for each other
-  for (int64_t d = 0; d < kDims; d += 8) {
-    for (int64_t i = 0; i < 8; ++i) partial[i] += q[d + i] * key[d + i];
+// A sum over dims runs in eight lanes, so that additions need not wait for each other, whatever the machine's vectors.
+constexpr int64_t kLanes = 8;
+using Lanes [[gnu::vector_size(kLanes * sizeof(double))]] = double;
+
+inline __attribute__((always_inline)) void load_keys(const float* keys, Lanes* lanes) {
+#pragma GCC unroll 4
+  for (int64_t k = 0; k < kTile; ++k) {
+    double values[kLanes];
+    for (int64_t i = 0; i < kLanes; ++i) values[i] = keys[k * kDims + i];
+    std::memcpy(&lanes[k], values, sizeof(values));
   }
-  return ((partial[0] + partial[1]) + (partial[2] + partial[3])) +
-         ((partial[4] + partial[5]) + (partial[6] + partial[7]));
 }
 
-MEGAMLA_SIMD_CLONES void add_weighted(double weight, const float* key, double* sum) {
-  for (int64_t d = 0; d < kDims; ++d) sum[d] += weight * key[d];
+// scores[h * stride + k] = q[h] . keys[k] for a tile of heads and keys.
+MEGAMLA_SIMD_CLONES void multiply_tile(const double* q, const float* keys, double* scores, int64_t stride) {
+  Lanes sum[kTile * kTile] = {};
+  for (int64_t d = 0; d < kDims; d += kLanes) {
+    Lanes key[kTile];
+    load_keys(keys + d, key);
+#pragma GCC unroll 4
+    for (int64_t h = 0; h < kTile; ++h) {
+      Lanes query;
+      std::memcpy(&query, q + h * kDims + d, sizeof(query));
+#pragma GCC unroll 4
+      for (int64_t k = 0; k < kTile; ++k) sum[h * kTile + k] += query * key[k];
+    }
+  }
+#pragma GCC unroll 16
+  for (int64_t i = 0; i < kTile * kTile; ++i) {
+    const Lanes& s = sum[i];
+    scores[i / kTile * stride + i % kTile] = ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
+  }
+}
+
+// sums[h] += weights[h * stride + k] * keys[k], key by key, for a tile of heads and keys.
+MEGAMLA_SIMD_CLONES void weigh_tile(const double* weights, int64_t stride, const float* keys, double* sums) {
+  double weight[kTile * kTile];
+#pragma GCC unroll 16
+  for (int64_t i = 0; i < kTile * kTile; ++i) weight[i] = weights[i / kTile * stride + i % kTile];
+  for (int64_t d = 0; d < kDims; d += kLanes) {
+    Lanes key[kTile];
+    load_keys(keys + d, key);
+#pragma GCC unroll 4
+    for (int64_t h = 0; h < kTile; ++h) {
+      Lanes sum;
+      std::memcpy(&sum, sums + h * kDims + d, sizeof(sum));
+#pragma GCC unroll 4
+      for (int64_t k = 0; k < kTile; ++k) sum += weight[h * kTile + k] * key[k];
+      std::memcpy(sums + h * kDims + d, &sum, sizeof(sum));
+    }
+  }
+}
+
+// Calls f(first head, first key) for every tile, block of keys after block of keys.
+template <class F>
+void for_each_tile(int64_t heads, int64_t keys, F&& f) {
+  for (int64_t begin = 0; begin < keys; begin += kKeyBlock) {
+    for (int64_t h = 0; h < heads; h += kTile) {
+      for (int64_t k = begin; k < std::min(begin + kKeyBlock, keys); k += kTile) f(h, k);
+    }
+  }
 }
 
 void write_lse_and_max(const AttentionView& view, int64_t t, int64_t head, double lse, double largest) {
@@ -89,32 +155,42 @@ void write_lse_and_max(const AttentionView& view, int64_t t, int64_t head, doubl
   if (present(view.max_logits)) at<float>(view.max_logits, t, head) = static_cast<float>(largest);
 }
 
-void attend_head(const AttentionView& view, int64_t t, int64_t head, const float* cos_sin, Row& row) {
-  load_query(view, t, head, cos_sin, row.q.data());
-  const double scale = view.softmax_scale * (view.q_norm ? norm_factor(view, t, head) : 1.0);
-  double largest = -kInfinity;
+// A head's scores to softmax weights.
+struct Softmax {
+  double largest;      // logit
+  double shift;        // weights are exp(logit - shift)
+  double sum;          // of the weights
+  double denominator;  // with the sink; 0: there is nothing to divide
+};
+
+Softmax weigh_scores(const AttentionView& view, int64_t head, Row& row) {
+  double* weights = &row.weights[head * row.stride];
+  Softmax s{-kInfinity, 0, 0, 0};
   for (int64_t k = 0; k < row.count; ++k) {
-    row.logits[k] = scale * dot(row.q.data(), &row.keys[k * kDims]);
-    largest = row.logits[k] > largest ? row.logits[k] : largest;
+    weights[k] *= row.scales[head];
+    s.largest = weights[k] > s.largest ? weights[k] : s.largest;
   }
-  const double shift = std::isfinite(largest) ? largest : 0;
-  double sum = 0;
-  row.weighted.assign(kDims, 0);
+  s.shift = std::isfinite(s.largest) ? s.largest : 0;
   for (int64_t k = 0; k < row.count; ++k) {
-    const double weight = std::exp(row.logits[k] - shift);
-    sum += weight;
-    add_weighted(weight, &row.keys[k * kDims], row.weighted.data());
+    weights[k] = std::exp(weights[k] - s.shift);
+    s.sum += weights[k];
   }
+  std::fill(weights + row.count, weights + row.stride, 0.0);
   const double sink = present(view.attn_sink) ? at<const float>(view.attn_sink, head) : -kInfinity;
-  const double denominator = sum + std::exp(sink - shift);
-  if (sink == kInfinity || denominator == 0) {
-    row.weighted.assign(kDims, 0);
+  s.denominator = sink == kInfinity ? 0 : s.sum + std::exp(sink - s.shift);
+  return s;
+}
+
+void write_result(const AttentionView& view, int64_t t, int64_t head, const float* cos_sin, const Softmax& s,
+                  double* weighted) {
+  if (s.denominator == 0) {
+    std::fill_n(weighted, kDims, 0.0);
   } else {
-    for (double& x : row.weighted) x /= denominator;
-    if (cos_sin != nullptr) rotate_output_back(cos_sin, row.weighted.data());
+    for (int64_t d = 0; d < kDims; ++d) weighted[d] /= s.denominator;
+    if (cos_sin != nullptr) rotate_output_back(cos_sin, weighted);
   }
-  write_head(view, t, head, row.weighted.data());
-  write_lse_and_max(view, t, head, shift + std::log(sum), largest);
+  write_head(view, t, head, weighted);
+  write_lse_and_max(view, t, head, s.shift + std::log(s.sum), s.largest);
 }
 
 void write_zero_row(const AttentionView& view, int64_t t, double lse, double largest) {
@@ -133,10 +209,28 @@ void attend_row(const AttentionView& view, int64_t t, Row& row) {
     const double nan = std::numeric_limits<double>::quiet_NaN();
     return write_zero_row(view, t, nan, nan);
   }
-  int64_t k = 0;
+  int64_t key = 0;
   view.for_each_key(t,
-                    [&](const KeySource& source, int64_t slot) { decode_key(source, slot, &row.keys[k++ * kDims]); });
-  for (int64_t head = 0; head < view.live_heads; ++head) attend_head(view, t, head, rotation.cos_sin, row);
+                    [&](const KeySource& source, int64_t slot) { decode_key(source, slot, &row.keys[key++ * kDims]); });
+  const int64_t padded = (row.count + kTile - 1) / kTile * kTile;
+  std::fill(row.keys.begin() + row.count * kDims, row.keys.begin() + padded * kDims, 0.0F);
+  const int64_t heads = view.live_heads;
+  for (int64_t head = 0; head < heads; ++head) {
+    load_query(view, t, head, rotation.cos_sin, &row.q[head * kDims]);
+    row.scales[head] = view.softmax_scale * (view.q_norm ? norm_factor(view, t, head) : 1.0);
+  }
+  for_each_tile(heads, padded, [&](int64_t h, int64_t k) {
+    multiply_tile(&row.q[h * kDims], &row.keys[k * kDims], &row.weights[h * row.stride + k], row.stride);
+  });
+  std::vector<Softmax> softmax(heads);
+  for (int64_t head = 0; head < heads; ++head) softmax[head] = weigh_scores(view, head, row);
+  row.weighted.assign(heads * kDims, 0);
+  for_each_tile(heads, padded, [&](int64_t h, int64_t k) {
+    weigh_tile(&row.weights[h * row.stride + k], row.stride, &row.keys[k * kDims], &row.weighted[h * kDims]);
+  });
+  for (int64_t head = 0; head < heads; ++head) {
+    write_result(view, t, head, rotation.cos_sin, softmax[head], &row.weighted[head * kDims]);
+  }
 }
 
 }  // namespace
@@ -145,7 +239,7 @@ Status attention_rows(const AttentionView& view, const megamla_exec& exec) {
   int64_t most_keys = 0;
   for (int64_t t = 0; t < view.tokens(); ++t) most_keys = std::max(most_keys, view.count_keys(t));
   const int64_t threads = std::min<int64_t>(resolve_threads(exec.num_threads), view.tokens());
-  std::vector<Row> rows(static_cast<size_t>(threads), Row(most_keys));
+  std::vector<Row> rows(static_cast<size_t>(threads), Row(view.live_heads, most_keys));
   parallel_items(view.tokens(), static_cast<int>(threads),
                  [&](int64_t t, int worker) { attend_row(view, t, rows[static_cast<size_t>(worker)]); });
   return {};

@@ -1,7 +1,6 @@
 #include "reference/block_scaled_linear.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <vector>
 
@@ -19,16 +18,11 @@ namespace {
 
 using Params = megamla_block_scaled_linear_params;
 
-// Weight rows that are widened at a time, then multiplied with every token: 640 KB of doubles at 5120 columns.
-constexpr int64_t kRowBlock = 16;
-
-constexpr auto kE4m3Values = [] {
-  std::array<double, 256> values{};
-  for (int code = 0; code < 256; ++code) {
-    values[static_cast<size_t>(code)] = format::e4m3_to_float(static_cast<uint8_t>(code));
-  }
-  return values;
-}();
+// Weight rows and columns that are widened at a time, then multiplied with every token: 16 KB of doubles, in an L1.
+constexpr int64_t kRowBlock = 8;
+constexpr int64_t kColumnBlock = 256;
+// Rows that a thread takes at a time.
+constexpr int64_t kThreadRows = 64;
 
 double input_value(const Params& p, const plan::LinearShape& s, int64_t t, int64_t g, int64_t i) {
   const int64_t offset = t * p.x.stride[0] + g * plan::group_stride(p.x) + i;
@@ -42,72 +36,141 @@ double input_value(const Params& p, const plan::LinearShape& s, int64_t t, int64
   return code * format::ue8m0_to_float(static_cast<uint8_t>(word >> where.shift));
 }
 
-void weight_row(const Params& p, const plan::LinearShape& s, int64_t g, int64_t n, double* row) {
-  const int64_t begin = (g * s.out + n) * s.in;
-  if (p.weight_kind == MEGAMLA_LINEAR_WEIGHT_BF16) {
-    for (int64_t i = 0; i < s.in; ++i) row[i] = format::to_float(data<const format::Bf16>(p.weight)[begin + i]);
-    return;
-  }
-  const int64_t scale_row = p.weight_kind == MEGAMLA_LINEAR_WEIGHT_ROW_32 ? g * s.out + n : (g * s.out + n) / 32;
-  const uint8_t* codes = data<const uint8_t>(p.weight) + begin;
-  const uint8_t* scales = data<const uint8_t>(p.weight_scale) + scale_row * (s.in / 32);
-  for (int64_t k = 0; k < s.in / 32; ++k) {
-    const double scale = format::ue8m0_to_float(scales[k]);
-    for (int64_t i = 32 * k; i < 32 * k + 32; ++i) row[i] = kE4m3Values[codes[i]] * scale;
+// out = format::e4m3_to_float(codes) * scale, eight of them: the same numbers by way of vectors, since most of a small
+// batch's time goes here.
+inline __attribute__((always_inline)) void widen_8(const uint8_t* codes, double scale, double* out) {
+  constexpr int kCodes = 8;
+  using Bits [[gnu::vector_size(kCodes * sizeof(uint32_t))]] = uint32_t;
+  using Floats [[gnu::vector_size(kCodes * sizeof(float))]] = float;
+  uint32_t code[kCodes];
+  for (int i = 0; i < kCodes; ++i) code[i] = codes[i];
+  Bits bits;
+  std::memcpy(&bits, code, sizeof(bits));
+  const Bits sign = bits << 24 & 0x80000000U;
+  const Bits magnitude = bits & 0x7f;
+  const Floats subnormal = __builtin_convertvector(magnitude, Floats) * 0x1p-9F;
+  const Bits normal = (magnitude << 20) + (120U << 23);
+  bits = magnitude < 8 ? reinterpret_cast<Bits>(subnormal) : normal;
+  bits = (magnitude == 0x7f ? normal | 0x7fc00000U : bits) | sign;
+  float values[kCodes];
+  std::memcpy(values, &bits, sizeof(values));
+  for (int i = 0; i < kCodes; ++i) out[i] = values[i] * scale;
+}
+
+// `ahead`: bytes from the codes to those that are wanted next.
+MEGAMLA_SIMD_CLONES void widen_row(const uint8_t* codes, const uint8_t* scales, int64_t count, int64_t ahead,
+                                   double* out) {
+  for (int64_t k = 0; k < count; k += 32) {
+    __builtin_prefetch(codes + k + ahead);
+    const double scale = format::ue8m0_to_float(scales[k / 32]);
+    for (int64_t i = k; i < k + 32; i += 8) widen_8(codes + i, scale, out + i);
   }
 }
 
-// Sums run in sixteen lanes, added up in order at the end: the compiler may use vector registers, and every width of
-// them gives the same bits.
-constexpr int64_t kLanes = 16;
-using Lanes [[gnu::vector_size(kLanes / 2 * sizeof(double))]] = double;  // half of them: a register of AVX-512
+// Columns begin .. begin + count - 1 of row n of group g.
+void widen_weights(const Params& p, const plan::LinearShape& s, int64_t g, int64_t n, int64_t begin, int64_t count,
+                   double* out) {
+  const int64_t row = g * s.out + n;
+  if (p.weight_kind == MEGAMLA_LINEAR_WEIGHT_BF16) {
+    const format::Bf16* values = data<const format::Bf16>(p.weight) + row * s.in + begin;
+    for (int64_t i = 0; i < count; ++i) out[i] = format::to_float(values[i]);
+    return;
+  }
+  const int64_t scale_row = p.weight_kind == MEGAMLA_LINEAR_WEIGHT_ROW_32 ? row : row / 32;
+  const int64_t ahead = begin + count < s.in ? kColumnBlock : kRowBlock * s.in - begin;
+  widen_row(data<const uint8_t>(p.weight) + row * s.in + begin,
+            data<const uint8_t>(p.weight_scale) + scale_row * (s.in / 32) + begin / 32, count, ahead, out);
+}
 
-// y[r * y_stride + t] = w[r] . x[t] for kRows rows and kTokens tokens, each `count` long: a tile of them, so that a
-// value is loaded once for several products.
-template <int kRows, int kTokens>
-inline __attribute__((always_inline)) void dot_tile(const double* w, const double* x, int64_t count, double* y,
-                                                    int64_t y_stride) {
-  Lanes sum[kRows * kTokens][2] = {};
-  for (int64_t i = 0; i < count; i += kLanes) {
-#pragma GCC unroll 8
-    for (int tile = 0; tile < kRows * kTokens; ++tile) {
-#pragma GCC unroll 2
-      for (int half = 0; half < 2; ++half) {
-        Lanes a;
-        Lanes b;
-        std::memcpy(&a, w + tile / kTokens * count + i + half * kLanes / 2, sizeof(a));
-        std::memcpy(&b, x + tile % kTokens * count + i + half * kLanes / 2, sizeof(b));
-        sum[tile][half] += a * b;
+// A sum runs in eight lanes, added up in order at the end: the compiler may use vector registers, and every width of
+// them gives the same bits.
+constexpr int64_t kLanes = 8;
+using Lanes [[gnu::vector_size(kLanes * sizeof(double))]] = double;
+
+inline __attribute__((always_inline)) void load(const double* from, Lanes* lanes) {
+  std::memcpy(lanes, from, sizeof(*lanes));
+}
+
+// sums[r * sum_stride + t] += w[r] . x[t], in lanes, for four weight rows and kTokens tokens: a tile of them, so that a
+// value is loaded once for several products. Rows of w lie kColumnBlock apart, rows of x x_stride.
+template <int kTokens>
+inline __attribute__((always_inline)) void add_tile(const double* w, const double* x, int64_t x_stride, int64_t columns,
+                                                    double* sums, int64_t sum_stride) {
+  constexpr int kRows = 4;
+  Lanes sum[kRows * kTokens];
+  const auto place = [&](int i) { return sums + (i / kTokens * sum_stride + i % kTokens) * kLanes; };
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows * kTokens; ++i) load(place(i), &sum[i]);
+  for (int64_t k = 0; k < columns; k += kLanes) {
+    Lanes weights[kRows];
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) load(w + r * kColumnBlock + k, &weights[r]);
+#pragma GCC unroll 4
+    for (int t = 0; t < kTokens; ++t) {
+      Lanes value;
+      load(x + t * x_stride + k, &value);
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) sum[r * kTokens + t] += weights[r] * value;
+    }
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows * kTokens; ++i) std::memcpy(place(i), &sum[i], sizeof(Lanes));
+}
+
+// sums[row * tokens + token] += w[row] . x[token] for a block of rows, a multiple of four, and all tokens.
+MEGAMLA_SIMD_CLONES void add_products(const double* w, const double* x, int64_t x_stride, int64_t columns, int64_t rows,
+                                      int64_t tokens, double* sums) {
+  for (int64_t t = 0; t < tokens; t += 4) {
+    for (int64_t r = 0; r < rows; r += 4) {
+      const double* wr = w + r * kColumnBlock;
+      const double* xt = x + t * x_stride;
+      double* to = sums + (r * tokens + t) * kLanes;
+      switch (std::min<int64_t>(tokens - t, 4)) {
+        case 1:
+          add_tile<1>(wr, xt, x_stride, columns, to, tokens);
+          break;
+        case 2:
+          add_tile<2>(wr, xt, x_stride, columns, to, tokens);
+          break;
+        case 3:
+          add_tile<3>(wr, xt, x_stride, columns, to, tokens);
+          break;
+        default:
+          add_tile<4>(wr, xt, x_stride, columns, to, tokens);
       }
     }
   }
-#pragma GCC unroll 8
-  for (int tile = 0; tile < kRows * kTokens; ++tile) {
-    double total = 0;
-#pragma GCC unroll 16
-    for (int lane = 0; lane < kLanes; ++lane) total += sum[tile][lane / (kLanes / 2)][lane % (kLanes / 2)];
-    y[tile / kTokens * y_stride + tile % kTokens] = total;
-  }
 }
 
-// y[row * y_stride + token] for all rows and tokens.
-MEGAMLA_SIMD_CLONES void dot_rows(const double* w, const double* x, int64_t count, int64_t rows, int64_t tokens,
-                                  double* y, int64_t y_stride) {
-  for (int64_t t = 0; t < tokens; t += 2) {
-    const double* xt = x + t * count;
-    int64_t r = 0;
-    for (; r + 4 <= rows; r += 4) {
-      double* to = y + r * y_stride + t;
-      t + 2 <= tokens ? dot_tile<4, 2>(w + r * count, xt, count, to, y_stride)
-                      : dot_tile<4, 1>(w + r * count, xt, count, to, y_stride);
+// A thread's share of the work: y[n * tokens + t] for rows first .. first + count - 1 of group g.
+class RowBlock {
+ public:
+  RowBlock(const Params& p, const plan::LinearShape& s)
+      : p_(p), s_(s), weights_(kRowBlock * kColumnBlock), sums_(static_cast<size_t>(kRowBlock * s.tokens * kLanes)) {}
+
+  void multiply(int64_t g, int64_t first, int64_t count, const double* x, double* y) {
+    std::fill(sums_.begin(), sums_.end(), 0.0);
+    const int64_t whole = (count + 3) / 4 * 4;  // rows that are not there leave sums that nobody reads
+    for (int64_t begin = 0; begin < s_.in; begin += kColumnBlock) {
+      const int64_t columns = std::min(kColumnBlock, s_.in - begin);
+      for (int64_t r = 0; r < count; ++r) {
+        widen_weights(p_, s_, g, first + r, begin, columns, weights_.data() + r * kColumnBlock);
+      }
+      add_products(weights_.data(), x + begin, s_.in, columns, whole, s_.tokens, sums_.data());
     }
-    for (; r < rows; ++r) {
-      double* to = y + r * y_stride + t;
-      t + 2 <= tokens ? dot_tile<1, 2>(w + r * count, xt, count, to, y_stride)
-                      : dot_tile<1, 1>(w + r * count, xt, count, to, y_stride);
+    for (int64_t i = 0; i < count * s_.tokens; ++i) {
+      double total = 0;
+      for (int lane = 0; lane < kLanes; ++lane) total += sums_[static_cast<size_t>(i * kLanes + lane)];
+      y[first * s_.tokens + i] = total;
     }
   }
-}
+
+ private:
+  const Params& p_;
+  const plan::LinearShape& s_;
+  std::vector<double> weights_;  // [kRowBlock, kColumnBlock]
+  std::vector<double> sums_;     // [kRowBlock, tokens, kLanes]
+};
 
 }  // namespace
 
@@ -116,7 +179,7 @@ Status block_scaled_linear(const Params& p, const megamla_exec& exec) {
   const int threads = resolve_threads(exec.num_threads);
   std::vector<double> x(static_cast<size_t>(s.tokens * s.in));
   std::vector<double> y(static_cast<size_t>(s.tokens * s.out));  // [out, tokens]
-  std::vector<double> rows(static_cast<size_t>(threads * kRowBlock * s.in));
+  std::vector<RowBlock> blocks(static_cast<size_t>(threads), RowBlock(p, s));
   if (p.output == MEGAMLA_LINEAR_OUT_MXFP8) {
     for (int64_t i = 0; i < p.y_scale.shape[0]; ++i) at<uint8_t>(p.y_scale, i) = 0;
   }
@@ -126,12 +189,10 @@ Status block_scaled_linear(const Params& p, const megamla_exec& exec) {
         for (int64_t i = 0; i < s.in; ++i) x[static_cast<size_t>(t * s.in + i)] = input_value(p, s, t, g, i);
       }
     });
-    parallel_ranges(s.out, threads, [&](int64_t begin, int64_t end, int worker) {
-      double* block = rows.data() + worker * kRowBlock * s.in;
-      for (int64_t first = begin; first < end; first += kRowBlock) {
-        const int64_t count = std::min(kRowBlock, end - first);
-        for (int64_t i = 0; i < count; ++i) weight_row(p, s, g, first + i, block + i * s.in);
-        dot_rows(block, x.data(), s.in, count, s.tokens, y.data() + first * s.tokens, s.tokens);
+    parallel_items((s.out + kThreadRows - 1) / kThreadRows, threads, [&](int64_t i, int worker) {
+      const int64_t end = std::min((i + 1) * kThreadRows, s.out);
+      for (int64_t first = i * kThreadRows; first < end; first += kRowBlock) {
+        blocks[static_cast<size_t>(worker)].multiply(g, first, std::min(kRowBlock, end - first), x.data(), y.data());
       }
     });
     for (int64_t t = 0; t < s.tokens; ++t) {
