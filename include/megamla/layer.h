@@ -10,6 +10,7 @@
 #ifndef MEGAMLA_LAYER_H
 #define MEGAMLA_LAYER_H
 
+#include "megamla/communicator.h"
 #include "megamla/types.h"
 #include "megamla/workspace.h"
 
@@ -58,7 +59,7 @@ typedef struct megamla_layer_config {
   int32_t quantize_z;         /* not 0: z between wo_a and wo_b as MXFP8 */
   int32_t batch_invariant;    /* not 0: a row of y has the same bits whatever else is in the step and however prompts
                                  are cut into steps; prompts are read from the pages, not gathered */
-  int32_t reserved;           /* 0 */
+  int32_t cuda_device;        /* a layer on cuda: the GPU that holds its weights and steps; else 0 */
 } megamla_layer_config;
 
 /* DeepSeek-V4.1-Flash, layer 0, TP 1. */
@@ -110,7 +111,8 @@ MEGAMLA_API megamla_status megamla_builtin_topk(const megamla_tensor* positions,
 
 typedef struct megamla_layer megamla_layer;
 
-/* Construction checks are those of is_supported. `device` decides where the weights live. */
+/* Construction checks are those of is_supported. `device` decides where the weights live: in host memory (a layer that
+ * runs on reference and cpu), or in that of the GPU config.cuda_device (a layer that runs on cuda). */
 MEGAMLA_API megamla_status megamla_layer_create(const megamla_layer_config* config, megamla_device device,
                                                 megamla_layer** layer);
 MEGAMLA_API void megamla_layer_destroy(megamla_layer* layer);
@@ -133,7 +135,13 @@ MEGAMLA_API megamla_status megamla_layer_workspace_size(const megamla_layer* lay
                                                         int64_t num_threads, int64_t* bytes);
 
 /* A step's batch: R requests in row order, decodes first; rows after the last request are padding. All host memory on
- * reference and cpu. */
+ * reference and cpu; memory of the layer's GPU on cuda, except the two host_ copies, from which the CPU plans the step.
+ *
+ * A step of decodes alone (no query longer than 1 + num_speculative_tokens) can be captured in a CUDA graph: nothing of
+ * what is put on the stream depends on a length, slot or table entry, so a replay follows what the device memory holds
+ * then. A captured step has as many rows as its bucket; rows that a replay does not need have slot -1 in slot_mapping
+ * and compressed_slot_mapping and, for ratio 2, a request of state block 0. Whatever else they hold, stale or not, they
+ * write no cache and their y is 0. */
 typedef struct megamla_step_metadata {
   size_t struct_size;
   megamla_tensor query_start_loc;         /* I32 [R + 1], first element 0 */
@@ -146,7 +154,9 @@ typedef struct megamla_step_metadata {
   megamla_tensor state_block;             /* I32 [R]; ratio 2 sources */
   megamla_tensor
       topk; /* I32 [T, K], request-local compressed positions, -1 last; ratio > 0. Absent: the built-in source */
-  uint64_t step_id; /* differs from step to step; equal for the layers of one step */
+  uint64_t step_id;                    /* differs from step to step; equal for the layers of one step */
+  megamla_tensor host_query_start_loc; /* as query_start_loc, in host memory; cuda only, else absent or the same */
+  megamla_tensor host_seq_lens;        /* as seq_lens, likewise */
 } megamla_step_metadata;
 
 /* Copies of intermediate results, for tests and verification. Each absent or of exactly this shape. */
@@ -162,10 +172,19 @@ typedef struct megamla_layer_taps {
   megamla_tensor z;                 /* BF16 [T, G, o_lora_rank]; refused with quantize_z */
 } megamla_layer_taps;
 
+/* What becomes of the ranks' parts of y. */
+typedef enum megamla_layer_reduce {
+  MEGAMLA_REDUCE_NONE = 0,    /* y is this rank's part: the caller sums */
+  MEGAMLA_REDUCE_ALL = 1,     /* y is the sum, on every rank */
+  MEGAMLA_REDUCE_SCATTER = 2, /* y BF16 [T / tp_size, hidden_size]: this rank's rows of the sum (sequence parallelism).
+                                 T must be a multiple of tp_size; not with quantize_z */
+  MEGAMLA_REDUCE_FORCE_INT = -0x7fffffff - 1
+} megamla_layer_reduce;
+
 typedef struct megamla_forward_params {
   size_t struct_size;
   megamla_tensor x;       /* BF16 [T, hidden_size] */
-  megamla_tensor y;       /* BF16 or F32 [T, hidden_size]: this rank's part; rows of padding tokens are 0 */
+  megamla_tensor y;       /* BF16 or F32 [T, hidden_size], see `reduce`; rows of padding tokens are 0 */
   megamla_tensor cos_sin; /* F32 [P, 64]: the layer's own table (theta 10000 for ratio 0, else 160000 with YaRN) */
   megamla_kv_cache window;
   megamla_kv_cache compressed;     /* ratio > 0: the kv source's cache */
@@ -176,7 +195,9 @@ typedef struct megamla_forward_params {
   megamla_workspace* workspace;   /* exec.workspace is not used by forward */
   int32_t skip_cache_writes;      /* not 0: caches and compressor state stay as they are, attention reads what is there
                                      (for verification of single rows) */
-  int32_t reserved;               /* 0 */
+  int32_t reduce;                 /* megamla_layer_reduce */
+  megamla_communicator* communicator; /* of tp_size ranks, this one with rank tp_rank, on the layer's GPU; NULL with
+                                         REDUCE_NONE */
 } megamla_forward_params;
 
 MEGAMLA_API void megamla_forward_params_init(megamla_forward_params* params);

@@ -4,6 +4,7 @@
 #define MEGAMLA_MEGAMLA_H
 
 #include "megamla/block_scaled_linear.h"
+#include "megamla/communicator.h"
 #include "megamla/decode_attention.h"
 #include "megamla/index_ops.h"
 #include "megamla/kv_compress.h"

@@ -91,7 +91,9 @@ megamla_status megamla_layer_create(const megamla_layer_config* config, megamla_
     megamla_layer_config c;
     MEGAMLA_RETURN_IF_ERROR(read_struct("layer", "config", config, &c));
     MEGAMLA_RETURN_IF_ERROR(layer::is_supported(c, device));
-    *result = std::make_unique<megamla_layer>(c, device).release();
+    megamla_device resolved{};
+    MEGAMLA_RETURN_IF_ERROR(ops::resolve_device(device, -1, &resolved));
+    *result = std::make_unique<megamla_layer>(c, resolved).release();
     return {};
   });
 }

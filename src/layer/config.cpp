@@ -5,6 +5,7 @@
 #include "core/validate.hpp"
 #include "format/chunked.hpp"
 #include "format/kv_record.hpp"
+#include "layer/step.hpp"
 #include "ops/op.hpp"
 
 namespace megamla::layer {
@@ -37,6 +38,18 @@ Status check_formats(const megamla_layer_config& c) {
         pair);
   }
   return {};
+}
+
+#if MEGAMLA_HAVE_CUDA
+constexpr bool kHaveKernels = true;
+#else
+constexpr bool kHaveKernels = false;
+#endif
+
+// OK if the layer runs on that GPU.
+Status has_gpu(int32_t cuda_device) {
+  if (kHaveKernels) return ops::check_gpu("layer", cuda_device);
+  return unsupported("layer: device: expected reference or cpu (this build has no GPU kernels), got cuda");
 }
 
 }  // namespace
@@ -90,6 +103,7 @@ Status check_config(const megamla_layer_config& c) {
   v.range("max_num_batched_tokens", c.max_num_batched_tokens, 1, (int64_t{1} << 31) - 1);
   v.range("max_num_requests", c.max_num_requests, 1, (int64_t{1} << 31) - 1);
   v.range("prefill_chunk_size", c.prefill_chunk_size, 1, 4096);
+  v.range("cuda_device", c.cuda_device, 0, 1 << 16);
   v.range("prefill_path", c.prefill_path, MEGAMLA_PREFILL_AUTO, MEGAMLA_PREFILL_PAGED);
   v.require(c.batch_invariant == 0 || c.prefill_path != MEGAMLA_PREFILL_GATHERED, "prefill_path",
             "auto or paged for batch-invariant results", "gathered");
@@ -102,13 +116,8 @@ Status is_supported(const megamla_layer_config& config, megamla_device device) {
   MEGAMLA_RETURN_IF_ERROR(check_config(config));
   megamla_device resolved{};
   MEGAMLA_RETURN_IF_ERROR(ops::resolve_device(device, -1, &resolved));
-  megamla_backend_traits traits{};
-  MEGAMLA_RETURN_IF_ERROR(backend_traits(resolved, &traits));
-  if (traits.available == 0) {
-    return unsupported("layer: device: expected reference or cpu (this build runs the layer nowhere else), got {}",
-                       ops::device_name(resolved));
-  }
-  return {};
+  if (resolved == MEGAMLA_DEVICE_CUDA) MEGAMLA_RETURN_IF_ERROR(has_gpu(config.cuda_device));
+  return config.prefill_path == MEGAMLA_PREFILL_GATHERED ? has_gathered_prefill(resolved) : Status();
 }
 
 Status backend_traits(megamla_device device, megamla_backend_traits* traits) {
@@ -116,11 +125,12 @@ Status backend_traits(megamla_device device, megamla_backend_traits* traits) {
   MEGAMLA_RETURN_IF_ERROR(ops::resolve_device(device, -1, &resolved));
   *traits = {};
   traits->struct_size = sizeof(*traits);
+  traits->available = 1;
   if (resolved == MEGAMLA_DEVICE_CUDA) {
     traits->min_compute_capability = 90;
-    return {};
+    traits->available = has_gpu(0).ok() ? 1 : 0;
+    if (!kHaveKernels) return {};
   }
-  traits->available = 1;
   traits->accepts_raw_query = 1;
   traits->window_formats = format_bit(MEGAMLA_KV_FP8_528) | format_bit(MEGAMLA_KV_FP8_584);
   traits->compressed_formats = traits->window_formats | format_bit(MEGAMLA_KV_NVFP4_288);

@@ -1,16 +1,20 @@
 // The data flow of contract section 12, around the attention segments.
 #include <algorithm>
-#include <cstring>
 #include <limits>
 
 #include "format/chunked.hpp"
 #include "format/kv_record.hpp"
+#include "layer/config.hpp"
 #include "layer/run.hpp"
 #include "layer/variants.hpp"
 #include "megamla/block_scaled_linear.h"
 #include "megamla/kv_compress.h"
 #include "megamla/kv_insert.h"
 #include "megamla/rms_norm.h"
+#include "ops/communicator.hpp"
+#include "ops/memory.hpp"
+#include "ops/op.hpp"
+#include "ops/step_lists.hpp"
 
 namespace megamla::layer {
 namespace {
@@ -65,78 +69,87 @@ Status linear(const megamla_layer_config& config, const megamla_tensor& x, const
   return call(megamla_block_scaled_linear(&p, &exec));
 }
 
-void zero_rows(const megamla_tensor& t, int64_t begin) {
-  const auto width = static_cast<size_t>(t.shape[1] * megamla_dtype_size(static_cast<megamla_dtype>(t.dtype)));
-  for (int64_t row = begin; row < t.shape[0]; ++row) {
-    const megamla_tensor one = slice(t, row, row + 1);
-    std::memset(one.data, 0, width);
-  }
+// The first `rows` rows into a tap.
+Status copy_tap(const megamla_tensor& from, const megamla_tensor& tap, int64_t rows, const megamla_exec& exec) {
+  return present(tap) ? ops::copy_rows(slice(from, 0, rows), slice(tap, 0, rows), exec) : Status();
 }
 
-// Contiguous copy of `rows` rows into a tap.
-void copy_tap(const megamla_tensor& from, const megamla_tensor& tap, int64_t rows) {
-  if (!present(tap) || rows == 0) return;
-  const int64_t row_bytes = from.stride[0] * megamla_dtype_size(static_cast<megamla_dtype>(from.dtype));
-  std::memcpy(tap.data, from.data, static_cast<size_t>(rows * row_bytes));
+// Scale words of tokens 0 .. tokens-1: a row per group and word, since a word's tokens lie side by side.
+megamla_tensor scale_rows(const megamla_tensor& scale, int64_t tokens) {
+  megamla_tensor t = scale;
+  t.ndim = 2;
+  t.shape[0] = scale.shape[1] * scale.shape[2];
+  t.shape[1] = tokens;
+  t.stride[0] = scale.stride[2];
+  t.stride[1] = 1;
+  return t;
 }
 
-void copy_pair_tap(const StepViews& views, const megamla_layer_taps& taps, int64_t rows) {
-  if (!present(taps.pair)) return;
-  copy_tap(views.pair, taps.pair, rows);
-  for (int64_t t = 0; t < rows; ++t) {
-    for (int64_t g = 0; g < views.pair.shape[1]; ++g) {
-      for (int64_t w = 0; w < format::kGroupScaleWords; ++w) {
-        at<int32_t>(taps.pair_scale, t, g, w) = at<const int32_t>(views.pair_scale, t, g, w);
-      }
-    }
-  }
+Status copy_pair_tap(const StepViews& views, const megamla_layer_taps& taps, int64_t rows, const megamla_exec& exec) {
+  if (!present(taps.pair)) return {};
+  MEGAMLA_RETURN_IF_ERROR(copy_tap(views.pair, taps.pair, rows, exec));
+  return ops::copy_rows(scale_rows(views.pair_scale, rows), scale_rows(taps.pair_scale, rows), exec);
 }
 
 }  // namespace
 
 MegaAttentionLayer::MegaAttentionLayer(const megamla_layer_config& config, megamla_device device)
     : config_(config),
-      device_(device),
+      cuda_device_(device == MEGAMLA_DEVICE_CUDA ? config.cuda_device : -1),
       heads_(config.num_heads / config.tp_size),
       groups_(config.o_groups / config.tp_size),
-      loader_(config) {}
+      loader_(config, cuda_device_) {}
 
 Status MegaAttentionLayer::workspace_size(megamla_device device, int64_t num_threads, int64_t* bytes) const {
+  const int64_t tokens = config_.max_num_batched_tokens;
+  megamla_device resolved{};
+  MEGAMLA_RETURN_IF_ERROR(ops::resolve_device(device, cuda_device_, &resolved));
   int64_t op_bytes = 0;
-  MEGAMLA_RETURN_IF_ERROR(op_workspace_size(config_, device, num_threads, config_.max_num_batched_tokens, &op_bytes));
-  *bytes = head_bytes(config_, config_.max_num_batched_tokens, config_.max_num_requests, op_bytes) +
-           format::round_up(max_gathered_rows(config_) * 2 * format::kHeadDim, kWorkspaceAlignment);
+  MEGAMLA_RETURN_IF_ERROR(op_workspace_size(config_, resolved, num_threads, tokens, &op_bytes));
+  *bytes = head_bytes(config_, tokens, config_.max_num_requests, op_bytes) +
+           format::round_up(max_gathered_rows(config_, resolved) * 2 * format::kHeadDim, kWorkspaceAlignment);
   return {};
 }
 
-Status MegaAttentionLayer::forward(const megamla_forward_params& params, const megamla_exec& exec) const {
-  MEGAMLA_RETURN_IF_ERROR(is_supported(config_, static_cast<megamla_device>(exec.device)));
-  MEGAMLA_RETURN_IF_ERROR(check_forward(config_, params));
-  if (params.metadata == nullptr) return warm_up(params, exec);
-  MEGAMLA_RETURN_IF_ERROR(loader_.check_complete());
-  Run run{params, *params.metadata, exec, *params.workspace, {}, {}};
-  MEGAMLA_RETURN_IF_ERROR(plan_step(config_, params, &run.step));
-  int64_t op_bytes = 0;
-  const Step& step = run.step;
-  MEGAMLA_RETURN_IF_ERROR(
-      op_workspace_size(config_, static_cast<megamla_device>(exec.device), exec.num_threads, step.tokens, &op_bytes));
-  int64_t gathered_rows = 0;
-  for (const PrefillChunk& chunk : step.chunks) {
-    if (chunk.gathered) gathered_rows = std::max(gathered_rows, (chunk.rows.end - chunk.rows.start) * chunk.rows.m);
+Status MegaAttentionLayer::device_of(const megamla_forward_params& params, const megamla_exec& exec,
+                                     megamla_device* device) const {
+  MEGAMLA_RETURN_IF_ERROR(ops::resolve_device(static_cast<megamla_device>(exec.device), params.x.cuda_device, device));
+  if ((*device == MEGAMLA_DEVICE_CUDA) != (cuda_device_ >= 0)) {
+    return invalid_argument("forward: device: expected {} (where the layer's weights are), got {}",
+                            cuda_device_ >= 0 ? "cuda" : "reference or cpu", ops::device_name(*device));
   }
-  MEGAMLA_RETURN_IF_ERROR(
-      lay_out(config_, step.tokens, step.requests, op_bytes, gathered_rows, run.workspace, &run.views));
+  return is_supported(config_, *device);
+}
+
+Status MegaAttentionLayer::forward(const megamla_forward_params& params, const megamla_exec& exec) const {
+  megamla_device device{};
+  MEGAMLA_RETURN_IF_ERROR(device_of(params, exec, &device));
+  MEGAMLA_RETURN_IF_ERROR(check_forward(config_, params, cuda_device_));
+  megamla_exec resolved = exec;
+  resolved.device = device;
+  if (params.metadata == nullptr) return warm_up(params, resolved);
+  MEGAMLA_RETURN_IF_ERROR(loader_.check_complete());
+  Run run{params, *params.metadata, resolved, *params.workspace, {}, {}};
+  MEGAMLA_RETURN_IF_ERROR(plan_step(config_, params, device, &run.step));
+  const Step& step = run.step;
+  StepSize size{step.tokens, step.requests, 0, 0};
+  MEGAMLA_RETURN_IF_ERROR(op_workspace_size(config_, device, exec.num_threads, step.tokens, &size.op_workspace_bytes));
+  for (const PrefillChunk& chunk : step.chunks) {
+    if (chunk.gathered)
+      size.gathered_rows = std::max(size.gathered_rows, (chunk.rows.end - chunk.rows.start) * chunk.rows.m);
+  }
+  MEGAMLA_RETURN_IF_ERROR(lay_out(config_, size, cuda_device_, run.workspace, &run.views));
   run.exec.workspace = run.views.op_workspace;
   run.exec.workspace_bytes = run.views.op_workspace_bytes;
 
   MEGAMLA_RETURN_IF_ERROR(project_in(run));
-  if (params.skip_cache_writes == 0) MEGAMLA_RETURN_IF_ERROR(write_caches(run));
   MEGAMLA_RETURN_IF_ERROR(list_keys(run));
+  if (params.skip_cache_writes == 0) MEGAMLA_RETURN_IF_ERROR(write_caches(run));
   MEGAMLA_RETURN_IF_ERROR(prefill_segment(run));
   MEGAMLA_RETURN_IF_ERROR(decode_segment(run, 0, step.split.num_decode_tokens));
   MEGAMLA_RETURN_IF_ERROR(project_out(run));
-  fill_padding(run);
-  return {};
+  MEGAMLA_RETURN_IF_ERROR(fill_padding(run));
+  return reduce(run);
 }
 
 Status MegaAttentionLayer::warm_up(const megamla_forward_params& params, const megamla_exec& exec) const {
@@ -145,18 +158,17 @@ Status MegaAttentionLayer::warm_up(const megamla_forward_params& params, const m
   MEGAMLA_RETURN_IF_ERROR(workspace_size(device, exec.num_threads, &bytes));
   MEGAMLA_RETURN_IF_ERROR(params.workspace->reserve(bytes));
   StepViews views;
-  int64_t op_bytes = 0;
-  MEGAMLA_RETURN_IF_ERROR(op_workspace_size(config_, device, exec.num_threads, params.x.shape[0], &op_bytes));
-  MEGAMLA_RETURN_IF_ERROR(lay_out(config_, params.x.shape[0], 0, op_bytes, 0, *params.workspace, &views));
-  const int64_t pair_bytes = views.pair.shape[0] * groups_ * format::kGroupWidth;
-  if (pair_bytes > 0) std::memset(views.pair.data, 0, static_cast<size_t>(pair_bytes));
-  const int64_t scale_words = groups_ * format::kGroupScaleWords * format::round_up(views.pair.shape[0], 4);
-  if (scale_words > 0) std::memset(views.pair_scale.data, 0, static_cast<size_t>(scale_words) * sizeof(int32_t));
-  zero_rows(params.y, 0);
+  // One token at least, which the kernel variants are tried on.
+  StepSize size{std::max<int64_t>(params.x.shape[0], 1), 0, 0, 0};
+  MEGAMLA_RETURN_IF_ERROR(op_workspace_size(config_, device, exec.num_threads, size.tokens, &size.op_workspace_bytes));
+  MEGAMLA_RETURN_IF_ERROR(lay_out(config_, size, cuda_device_, *params.workspace, &views));
   megamla_exec op_exec = exec;
   op_exec.workspace = views.op_workspace;
   op_exec.workspace_bytes = views.op_workspace_bytes;
-  return register_variants(config_, op_exec);
+  MEGAMLA_RETURN_IF_ERROR(register_variants(config_, views, op_exec));
+  MEGAMLA_RETURN_IF_ERROR(ops::clear_rows(views.pair, exec));
+  MEGAMLA_RETURN_IF_ERROR(ops::clear_rows(scale_rows(views.pair_scale, format::round_up(size.tokens, 4)), exec));
+  return ops::clear_rows(params.y, exec);
 }
 
 Status MegaAttentionLayer::project_in(Run& run) const {
@@ -174,9 +186,9 @@ Status MegaAttentionLayer::project_in(Run& run) const {
   MEGAMLA_RETURN_IF_ERROR(linear(config_, with_group(run.real(v.qr)), w.wq_b, &w.wq_b_scale,
                                  MEGAMLA_LINEAR_WEIGHT_ROW_32, with_group(flatten(run.real(v.q))), run.exec));
   if (run.taps() != nullptr) {
-    copy_tap(v.qr, run.taps()->qr, run.step.real_tokens);
-    copy_tap(v.latent, run.taps()->latent, run.step.real_tokens);
-    copy_tap(v.q, run.taps()->q, run.step.real_tokens);
+    MEGAMLA_RETURN_IF_ERROR(copy_tap(v.qr, run.taps()->qr, run.step.real_tokens, run.exec));
+    MEGAMLA_RETURN_IF_ERROR(copy_tap(v.latent, run.taps()->latent, run.step.real_tokens, run.exec));
+    MEGAMLA_RETURN_IF_ERROR(copy_tap(v.q, run.taps()->q, run.step.real_tokens, run.exec));
   }
   return {};
 }
@@ -206,11 +218,6 @@ Status MegaAttentionLayer::write_caches(Run& run) const {
   compress.kv_score = scores;
   compress.weight = w.compressor_norm.view();
   if (config_.compress_ratio == 2) {
-    for (int64_t r = 0; r < run.step.requests; ++r) {
-      for (int64_t t = at<const int32_t>(m.query_start_loc, r); t < at<const int32_t>(m.query_start_loc, r + 1); ++t) {
-        at<int32_t>(v.token_to_req, t) = static_cast<int32_t>(r);
-      }
-    }
     compress.token_to_req = run.real(v.token_to_req);
     compress.positions = run.real(m.positions);
     compress.state_block = m.state_block;
@@ -224,7 +231,10 @@ Status MegaAttentionLayer::write_caches(Run& run) const {
   insert.cache = run.params.compressed;
   insert.writer = MEGAMLA_WRITER_COMPRESSED;
   insert.compress_ratio = static_cast<int32_t>(config_.compress_ratio);
-  if (run.taps() != nullptr) copy_tap(v.compressed_latent, run.taps()->compressed_latent, run.step.real_tokens);
+  if (run.taps() != nullptr) {
+    MEGAMLA_RETURN_IF_ERROR(
+        copy_tap(v.compressed_latent, run.taps()->compressed_latent, run.step.real_tokens, run.exec));
+  }
   return call(megamla_kv_insert(&insert, &run.exec));
 }
 
@@ -258,23 +268,27 @@ Status MegaAttentionLayer::project_out(Run& run) const {
   b.weight_kind = MEGAMLA_LINEAR_WEIGHT_BLOCK_32;
   b.weight = w.wo_b.view();
   b.weight_scale = w.wo_b_scale.view();
-  b.output = run.params.y.dtype == MEGAMLA_F32 ? MEGAMLA_LINEAR_OUT_F32 : MEGAMLA_LINEAR_OUT_BF16;
-  b.y = run.real(run.params.y);
+  b.output = run.y_part().dtype == MEGAMLA_F32 ? MEGAMLA_LINEAR_OUT_F32 : MEGAMLA_LINEAR_OUT_BF16;
+  b.y = run.real(run.y_part());
   MEGAMLA_RETURN_IF_ERROR(call(megamla_block_scaled_linear(&b, &run.exec)));
-  if (run.taps() != nullptr) {
-    copy_pair_tap(v, *run.taps(), run.step.real_tokens);
-    if (present(run.taps()->z)) copy_tap(v.z, run.taps()->z, run.step.real_tokens);
-  }
-  return {};
+  if (run.taps() == nullptr) return {};
+  MEGAMLA_RETURN_IF_ERROR(copy_pair_tap(v, *run.taps(), run.step.real_tokens, run.exec));
+  return copy_tap(v.z, run.taps()->z, run.step.real_tokens, run.exec);
 }
 
 // Rows after the last request: y is 0 and no key is valid.
-void MegaAttentionLayer::fill_padding(Run& run) const {
-  zero_rows(run.params.y, run.step.real_tokens);
-  if (run.taps() == nullptr || !present(run.taps()->lse)) return;
-  for (int64_t t = run.step.real_tokens; t < run.step.tokens; ++t) {
-    for (int64_t h = 0; h < heads_; ++h) at<float>(run.taps()->lse, t, h) = std::numeric_limits<float>::infinity();
-  }
+Status MegaAttentionLayer::fill_padding(Run& run) const {
+  const Step& step = run.step;
+  MEGAMLA_RETURN_IF_ERROR(ops::clear_rows(slice(run.y_part(), step.real_tokens, step.tokens), run.exec));
+  if (run.taps() == nullptr || !present(run.taps()->lse)) return {};
+  return ops::fill_f32(run.lse_slice(step.real_tokens, step.tokens), std::numeric_limits<float>::infinity(), run.exec);
+}
+
+Status MegaAttentionLayer::reduce(Run& run) const {
+  const megamla_forward_params& p = run.params;
+  if (p.reduce == MEGAMLA_REDUCE_NONE) return {};
+  if (p.reduce == MEGAMLA_REDUCE_ALL) return ops::all_reduce(*p.communicator, p.y, run.exec);
+  return ops::reduce_scatter(*p.communicator, run.y_part(), p.y, run.exec);
 }
 
 }  // namespace megamla::layer

@@ -22,6 +22,8 @@ class MegaAttentionLayer {
  private:
   struct Run;  // one forward call: parameters, plan, views
 
+  // The device that a call runs on; refused unless the layer's weights are where it reads.
+  Status device_of(const megamla_forward_params& params, const megamla_exec& exec, megamla_device* device) const;
   Status warm_up(const megamla_forward_params& params, const megamla_exec& exec) const;
   Status project_in(Run& run) const;
   Status write_caches(Run& run) const;
@@ -31,10 +33,11 @@ class MegaAttentionLayer {
   Status gather_chunk(Run& run, size_t index, const megamla_tensor& rows, bool compressed_intact) const;
   Status decode_segment(Run& run, int64_t begin, int64_t end) const;
   Status project_out(Run& run) const;
-  void fill_padding(Run& run) const;
+  Status fill_padding(Run& run) const;
+  Status reduce(Run& run) const;
 
   megamla_layer_config config_;
-  megamla_device device_;
+  int32_t cuda_device_;  // of weights and steps; -1: the host
   int64_t heads_;
   int64_t groups_;
   WeightLoader loader_;

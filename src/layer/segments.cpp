@@ -8,6 +8,7 @@
 #include "megamla/index_ops.h"
 #include "megamla/kv_gather.h"
 #include "megamla/prefill_attention.h"
+#include "ops/step_lists.hpp"
 
 namespace megamla::layer {
 namespace {
@@ -52,9 +53,8 @@ Status MegaAttentionLayer::list_keys(Run& run) const {
   if (config_.compress_ratio == 0) return {};
 
   if (!present(m.topk)) {
-    const megamla_tensor positions = run.real(m.positions);
-    const megamla_tensor rows = run.real(v.topk);
-    MEGAMLA_RETURN_IF_ERROR(call(megamla_builtin_topk(&positions, config_.compress_ratio, &rows)));
+    MEGAMLA_RETURN_IF_ERROR(
+        ops::builtin_topk(run.real(m.positions), config_.compress_ratio, run.real(v.topk), run.exec));
   }
   megamla_topk_to_slots_params slots;
   megamla_topk_to_slots_init(&slots);
@@ -69,6 +69,13 @@ Status MegaAttentionLayer::list_keys(Run& run) const {
 }
 
 Status MegaAttentionLayer::prefill_segment(Run& run) const {
+  const std::vector<PrefillChunk>& chunks = run.step.chunks;
+  if (std::any_of(chunks.begin(), chunks.end(), [](const PrefillChunk& chunk) { return chunk.gathered; })) {
+    MEGAMLA_RETURN_IF_ERROR(
+        ops::gathered_lens({run.metadata.query_start_loc, run.metadata.seq_lens, config_.window, config_.compress_ratio,
+                            run.views.gather_lens, run.views.compressed_lens_of_requests},
+                           run.exec));
+  }
   for (size_t i = 0; i < run.step.chunks.size(); ++i) {
     const PrefillChunk& chunk = run.step.chunks[i];
     MEGAMLA_RETURN_IF_ERROR(chunk.gathered
@@ -116,21 +123,10 @@ Status MegaAttentionLayer::gather_chunk(Run& run, size_t index, const megamla_te
   megamla_kv_gather_init(&gather);
   gather.out = rows;
   if (config_.compress_ratio > 0 && !compressed_intact) {
-    const megamla_tensor lens = slice(run.views.compressed_lens_of_requests, first, last);
-    for (int64_t r = first; r < last; ++r) {
-      at<int32_t>(lens, r - first) = at<const int32_t>(m.seq_lens, r) / static_cast<int32_t>(config_.compress_ratio);
-    }
     gather.cache = run.params.compressed;
-    gather.seq_lens = lens;
+    gather.seq_lens = slice(run.views.compressed_lens_of_requests, first, last);
     gather.block_table = slice(m.compressed_table, first, last);
     MEGAMLA_RETURN_IF_ERROR(call(megamla_kv_gather(&gather, &run.exec)));
-  }
-  // A listed request in front of this chunk moves the window rows' lengths out of swa_metadata's outputs: they are
-  // cheap to state here.
-  for (int64_t r = first; r < last; ++r) {
-    const int32_t query_len = at<const int32_t>(m.query_start_loc, r + 1) - at<const int32_t>(m.query_start_loc, r);
-    const int32_t prefix = at<const int32_t>(m.seq_lens, r) - query_len;
-    at<int32_t>(run.views.gather_lens, r) = query_len + std::min(prefix, static_cast<int32_t>(config_.window) - 1);
   }
   gather.cache = run.params.window;
   gather.seq_lens = slice(m.seq_lens, first, last);
@@ -155,7 +151,8 @@ Status MegaAttentionLayer::prefill_chunk(Run& run, size_t index) const {
   bool intact = false;
   MEGAMLA_RETURN_IF_ERROR(run.workspace.retained(retained_key(owner, m.step_id, index),
                                                  requests * chunk.rows.m * 2 * config_.head_dim, &memory, &intact));
-  const megamla_tensor rows = host_tensor(memory, MEGAMLA_BF16, {requests, chunk.rows.m, config_.head_dim});
+  megamla_tensor rows = host_tensor(memory, MEGAMLA_BF16, {requests, chunk.rows.m, config_.head_dim});
+  rows.cuda_device = cuda_device_;
   MEGAMLA_RETURN_IF_ERROR(gather_chunk(run, index, rows, consumer && intact));
 
   megamla_combine_topk_swa_params combine;
@@ -180,6 +177,7 @@ Status MegaAttentionLayer::prefill_chunk(Run& run, size_t index) const {
   p.positions = slice(m.positions, begin, end);
   p.cos_sin = run.params.cos_sin;
   p.kv = host_tensor(memory, MEGAMLA_BF16, {requests * chunk.rows.m, config_.head_dim});
+  p.kv.cuda_device = cuda_device_;
   p.indices = combine.indices;
   p.topk_length = combine.lens;
   p.attn_sink = loader_.weights().attn_sink.view();

@@ -31,12 +31,18 @@ struct Step {
   int64_t listed_tokens = 0;
 };
 
-Status check_forward(const megamla_layer_config& config, const megamla_forward_params& params);
+// `cuda_device`: where the layer's memory is; -1: on the host.
+Status check_forward(const megamla_layer_config& config, const megamla_forward_params& params, int32_t cuda_device);
 // Checks what only the data of the metadata shows (lengths that grow, sums that fit), then plans.
-Status plan_step(const megamla_layer_config& config, const megamla_forward_params& params, Step* step);
+Status plan_step(const megamla_layer_config& config, const megamla_forward_params& params, megamla_device device,
+                 Step* step);
 
-// Rows of bf16 that the gathered path may need at most for one chunk; 0 for the paged path.
-int64_t max_gathered_rows(const megamla_layer_config& config);
+// OK where the device has attention over gathered rows.
+Status has_gathered_prefill(megamla_device device);
+// Whether chunks of prompts may be gathered on that device: asked for or left open, and possible.
+bool may_gather(const megamla_layer_config& config, megamla_device device);
+// Rows of bf16 that the gathered path may need at most for one chunk; 0 where nothing is gathered.
+int64_t max_gathered_rows(const megamla_layer_config& config, megamla_device device);
 
 // What a step keeps in the head of the workspace. Views have as many rows as the limits given to lay_out.
 struct StepViews {
@@ -60,15 +66,22 @@ struct StepViews {
   megamla_tensor compressed_lens;              // I32 [T]
   megamla_tensor combined;                     // I32 [T, ceil128(K + window)]
   megamla_tensor combined_lens;                // I32 [T]
+  megamla_tensor y_part;                       // BF16 [T, hidden]: before a reduce-scatter; TP only
   void* op_workspace = nullptr;
   int64_t op_workspace_bytes = 0;
 };
 
 // Bytes of the head for T tokens and R requests.
 int64_t head_bytes(const megamla_layer_config& config, int64_t tokens, int64_t requests, int64_t op_workspace_bytes);
-// Lays the views out; the workspace must hold head_bytes and `gathered_rows` rows behind them.
-Status lay_out(const megamla_layer_config& config, int64_t tokens, int64_t requests, int64_t op_workspace_bytes,
-               int64_t gathered_rows, Workspace& workspace, StepViews* views);
+struct StepSize {
+  int64_t tokens;
+  int64_t requests;
+  int64_t op_workspace_bytes;
+  int64_t gathered_rows;  // behind the head
+};
+// Lays the views out in a workspace of `cuda_device`.
+Status lay_out(const megamla_layer_config& config, const StepSize& size, int32_t cuda_device, Workspace& workspace,
+               StepViews* views);
 // The largest op workspace of a step of `tokens` tokens.
 Status op_workspace_size(const megamla_layer_config& config, megamla_device device, int64_t num_threads, int64_t tokens,
                          int64_t* bytes);

@@ -1,30 +1,8 @@
 // The built-in source of top-k rows: the short-context rule, and beyond it a stand-in for an indexer.
-#include <algorithm>
-
 #include "core/c_boundary.hpp"
-#include "core/tensor.hpp"
 #include "core/validate.hpp"
 #include "megamla/layer.h"
-
-namespace megamla::layer {
-namespace {
-
-// The row of a token that sees `keys` compressed keys: all of them while they fit; else keys/width-spread old ones,
-// then the newest half.
-void fill_row(int64_t keys, int64_t width, const megamla_tensor& topk, int64_t row) {
-  if (keys <= width) {
-    for (int64_t k = 0; k < width; ++k) at<int32_t>(topk, row, k) = k < keys ? static_cast<int32_t>(k) : -1;
-    return;
-  }
-  const int64_t recent = (width + 1) / 2;
-  const int64_t spread = width - recent;
-  const int64_t older = keys - recent;  // > spread
-  for (int64_t k = 0; k < spread; ++k) at<int32_t>(topk, row, k) = static_cast<int32_t>(k * older / spread);
-  for (int64_t k = 0; k < recent; ++k) at<int32_t>(topk, row, spread + k) = static_cast<int32_t>(older + k);
-}
-
-}  // namespace
-}  // namespace megamla::layer
+#include "ops/step_lists.hpp"
 
 extern "C" megamla_status megamla_builtin_topk(const megamla_tensor* positions, int64_t compress_ratio,
                                                const megamla_tensor* topk) {
@@ -39,10 +17,7 @@ extern "C" megamla_status megamla_builtin_topk(const megamla_tensor* positions, 
       v.tensor("topk", *topk, {MEGAMLA_I32}, {positions->shape[0], Validator::kAny}, 2, Validator::Access::kWrite);
     v.no_overlap("topk", *topk, "positions", *positions);
     MEGAMLA_RETURN_IF_ERROR(v.status());
-    for (int64_t t = 0; t < positions->shape[0]; ++t) {
-      const int64_t position = std::min<int64_t>(index_at(*positions, t), INT32_MAX - 1);
-      layer::fill_row(position < 0 ? 0 : (position + 1) / compress_ratio, topk->shape[1], *topk, t);
-    }
-    return {};
+    const megamla_exec exec = MEGAMLA_EXEC_INIT;
+    return ops::builtin_topk(*positions, compress_ratio, *topk, exec);
   });
 }

@@ -1,18 +1,15 @@
 #include "layer/variants.hpp"
 
-#include <array>
 #include <mutex>
 #include <set>
 #include <string>
-#include <vector>
 
 #include "core/tensor.hpp"
-#include "format/chunked.hpp"
 #include "format/kv_record.hpp"
 #include "layer/call.hpp"
 #include "layer/config.hpp"
 #include "megamla/decode_attention.h"
-#include "ops/op.hpp"
+#include "ops/memory.hpp"
 
 namespace megamla::layer {
 namespace {
@@ -27,54 +24,46 @@ Registry& registry() {
   return instance;
 }
 
-// One token with no valid key over empty caches of the config's formats: enough to select, load and run the variant.
-struct PaddedToken {
-  explicit PaddedToken(const megamla_layer_config& c)
-      : heads(c.num_heads / c.tp_size),
-        q(static_cast<size_t>(heads * c.head_dim)),
-        out(static_cast<size_t>(heads * c.head_dim)),
-        scale(static_cast<size_t>(heads / 8 * format::kGroupScaleWords * 4)) {
-    megamla_decode_attention_init(&params);
-    params.q = host_tensor(q.data(), MEGAMLA_BF16, {1, heads, c.head_dim});
-    params.q_layout = MEGAMLA_Q_CHUNKED;
-    params.softmax_scale = c.softmax_scale;
-    params.window.format = c.window_format;
-    params.window.page_size = 1;
-    params.window.cuda_device = -1;
-    params.window_slots = host_tensor(&slot, MEGAMLA_I32, {1, 1});
-    if (c.compress_ratio > 0) {
-      params.compressed = params.window;
-      params.compressed.format = c.compressed_format;
-      params.compressed_slots = params.window_slots;
-    }
-    params.out = host_tensor(out.data(), MEGAMLA_F8_E4M3, {1, heads / 8, format::kGroupWidth});
-    params.out_scale = host_tensor(scale.data(), MEGAMLA_I32, {1, heads / 8, format::kGroupScaleWords});
-    params.out_scale.stride[0] = 1;
-    params.out_scale.stride[1] = format::kGroupScaleWords * 4;
-    params.out_scale.stride[2] = 4;
+// One token over empty caches of the config's formats, where no slot is a valid key: enough to select, load and run the
+// variant.
+megamla_decode_attention_params padded_token(const megamla_layer_config& c, const StepViews& views) {
+  megamla_decode_attention_params p;
+  megamla_decode_attention_init(&p);
+  p.q = slice(views.q, 0, 1);
+  p.q_layout = MEGAMLA_Q_CHUNKED;
+  p.softmax_scale = c.softmax_scale;
+  p.window.format = c.window_format;
+  p.window.page_size = 1;
+  p.window.cuda_device = views.q.cuda_device;
+  p.window_slots = slice(views.window_slots, 0, 1);
+  if (c.compress_ratio > 0) {
+    p.compressed = p.window;
+    p.compressed.format = c.compressed_format;
+    p.compressed_slots = slice(views.compressed_slots, 0, 1);
   }
-
-  int64_t heads;
-  int32_t slot = -1;
-  std::vector<uint16_t> q;
-  std::vector<uint8_t> out;
-  std::vector<int32_t> scale;
-  megamla_decode_attention_params params{};
-};
+  p.out = slice(views.pair, 0, 1);
+  p.out_scale = slice(views.pair_scale, 0, 1);
+  return p;
+}
 
 }  // namespace
 
-Status register_variants(const megamla_layer_config& config, const megamla_exec& exec) {
-  PaddedToken token(config);
+Status register_variants(const megamla_layer_config& config, const StepViews& views, const megamla_exec& exec) {
+  const megamla_decode_attention_params token = padded_token(config, views);
   const char* implementation = nullptr;
-  MEGAMLA_RETURN_IF_ERROR(call(megamla_decode_attention_implementation(
-      &token.params, static_cast<megamla_device>(exec.device), &implementation)));
-  const std::string key = fmt::format("{} heads {} window {} compressed {}", implementation, token.heads,
-                                      format::name(static_cast<megamla_kv_format>(config.window_format)),
-                                      format::name(static_cast<megamla_kv_format>(config.compressed_format)));
+  MEGAMLA_RETURN_IF_ERROR(
+      call(megamla_decode_attention_implementation(&token, static_cast<megamla_device>(exec.device), &implementation)));
+  const std::string key =
+      fmt::format("{} on {} heads {} window {} compressed {}", implementation, token.q.cuda_device, token.q.shape[1],
+                  format::name(static_cast<megamla_kv_format>(config.window_format)),
+                  format::name(static_cast<megamla_kv_format>(config.compressed_format)));
   const std::lock_guard<std::mutex> lock(registry().mutex);
   if (registry().variants.contains(key)) return {};
-  MEGAMLA_RETURN_IF_ERROR(call(megamla_decode_attention(&token.params, &exec)));
+  // Slots beyond an empty cache are no keys, but they are read.
+  MEGAMLA_RETURN_IF_ERROR(ops::clear_rows(token.q, exec));
+  MEGAMLA_RETURN_IF_ERROR(ops::clear_rows(token.window_slots, exec));
+  if (present(token.compressed_slots)) MEGAMLA_RETURN_IF_ERROR(ops::clear_rows(token.compressed_slots, exec));
+  MEGAMLA_RETURN_IF_ERROR(call(megamla_decode_attention(&token, &exec)));
   registry().variants.insert(key);
   return {};
 }
@@ -84,8 +73,8 @@ int64_t variant_count() {
   return static_cast<int64_t>(registry().variants.size());
 }
 
-// On a CPU decode_attention itself divides the heads of few rows over the cores, so every supported config has its
-// small-step form.
+// decode_attention itself divides few rows over the machine, on a CPU by heads and on a GPU by keys, so every supported
+// config has its small-step form.
 Status small_step_support(const megamla_layer_config& config, megamla_device device) {
   return is_supported(config, device);
 }

@@ -53,6 +53,7 @@ void for_each_view(const megamla_layer_config& c, int64_t t, int64_t r, StepView
   visit(v.compressed_lens, MEGAMLA_I32, {t});
   visit(v.combined, MEGAMLA_I32, {t, format::round_up(topk + c.window, 128)});
   visit(v.combined_lens, MEGAMLA_I32, {t});
+  visit(v.y_part, MEGAMLA_BF16, {c.tp_size > 1 ? t : 0, c.hidden_size});
 }
 
 }  // namespace
@@ -67,36 +68,47 @@ int64_t head_bytes(const megamla_layer_config& config, int64_t tokens, int64_t r
   return total;
 }
 
-Status lay_out(const megamla_layer_config& config, int64_t tokens, int64_t requests, int64_t op_workspace_bytes,
-               int64_t gathered_rows, Workspace& workspace, StepViews* views) {
+Status lay_out(const megamla_layer_config& config, const StepSize& size, int32_t cuda_device, Workspace& workspace,
+               StepViews* views) {
   std::vector<megamla_tensor*> tensors;
-  std::vector<int64_t> bytes{op_workspace_bytes};
-  for_each_view(config, tokens, requests, *views,
+  std::vector<int64_t> bytes{size.op_workspace_bytes};
+  for_each_view(config, size.tokens, size.requests, *views,
                 [&](megamla_tensor& view, megamla_dtype dtype, std::initializer_list<int64_t> shape) {
                   view = host_tensor(nullptr, dtype, shape);
+                  view.cuda_device = cuda_device;
                   tensors.push_back(&view);
                   bytes.push_back(tensor_bytes(view));
                 });
-  MEGAMLA_RETURN_IF_ERROR(
-      workspace.reserve(head_bytes(config, tokens, requests, op_workspace_bytes) + gathered_rows * kRowBytes));
+  MEGAMLA_RETURN_IF_ERROR(workspace.reserve(head_bytes(config, size.tokens, size.requests, size.op_workspace_bytes) +
+                                            size.gathered_rows * kRowBytes));
   std::vector<void*> pointers(bytes.size());
   MEGAMLA_RETURN_IF_ERROR(workspace.head(bytes, pointers));
   views->op_workspace = pointers[0];
-  views->op_workspace_bytes = op_workspace_bytes;
+  views->op_workspace_bytes = size.op_workspace_bytes;
   for (size_t i = 0; i < tensors.size(); ++i) tensors[i]->data = pointers[i + 1];
   // Stored [G, 32, A]; seen as [T, G, 32] with strides (1, 32 A, A).
   megamla_tensor& scale = views->pair_scale;
   const int64_t a = scale.shape[2];
   const int64_t groups = scale.shape[0];
-  const int64_t shape[3] = {tokens, groups, format::kGroupScaleWords};
+  const int64_t shape[3] = {size.tokens, groups, format::kGroupScaleWords};
   const int64_t stride[3] = {1, format::kGroupScaleWords * a, a};
   std::copy_n(shape, 3, scale.shape);
   std::copy_n(stride, 3, scale.stride);
   return {};
 }
 
-int64_t max_gathered_rows(const megamla_layer_config& c) {
-  if (c.prefill_path == MEGAMLA_PREFILL_PAGED || c.batch_invariant != 0) return 0;
+Status has_gathered_prefill(megamla_device device) {
+  megamla_limits limits = MEGAMLA_LIMITS_INIT;
+  int64_t bytes = 0;
+  return call(megamla_prefill_attention_workspace_size(&limits, device, &bytes));
+}
+
+bool may_gather(const megamla_layer_config& c, megamla_device device) {
+  return c.prefill_path != MEGAMLA_PREFILL_PAGED && c.batch_invariant == 0 && has_gathered_prefill(device).ok();
+}
+
+int64_t max_gathered_rows(const megamla_layer_config& c, megamla_device device) {
+  if (!may_gather(c, device)) return 0;
   const int64_t compressed = c.compress_ratio > 0 ? (c.max_model_len + c.compress_ratio - 1) / c.compress_ratio : 0;
   const int64_t per_request = compressed + c.window + c.max_num_batched_tokens;
   return per_request * std::min(c.prefill_chunk_size, c.max_num_requests);
@@ -135,7 +147,8 @@ Status op_workspace_size(const megamla_layer_config& c, megamla_device device, i
   attention.compressed_width = topk;
   MEGAMLA_RETURN_IF_ERROR(include(megamla_decode_attention_workspace_size, attention));
   attention.compressed_width = format::round_up(topk + c.window, 128);
-  MEGAMLA_RETURN_IF_ERROR(include(megamla_prefill_attention_workspace_size, attention));
+  if (has_gathered_prefill(device).ok())
+    MEGAMLA_RETURN_IF_ERROR(include(megamla_prefill_attention_workspace_size, attention));
   return include(megamla_kv_compress_workspace_size, megamla_limits{});
 }
 

@@ -15,26 +15,39 @@ constexpr int64_t kBlock = 32;  // weight scales: one per 32 x 32
 // Rows begin .. begin+rows-1 of the first dimension of a contiguous tensor.
 megamla_tensor rows_of(const megamla_tensor& t, int64_t begin, int64_t rows) { return slice(t, begin, begin + rows); }
 
-void copy_all(const megamla_tensor& from, void* to) {
-  int64_t bytes = megamla_dtype_size(static_cast<megamla_dtype>(from.dtype));
-  for (int d = 0; d < from.ndim; ++d) bytes *= from.shape[d];
-  if (bytes > 0) std::memcpy(to, from.data, static_cast<size_t>(bytes));
+int64_t bytes_of(const megamla_tensor& t) {
+  int64_t bytes = megamla_dtype_size(static_cast<megamla_dtype>(t.dtype));
+  for (int d = 0; d < t.ndim; ++d) bytes *= t.shape[d];
+  return bytes;
 }
 
-// Columns begin .. begin+columns-1 of a contiguous [rows, all] tensor of bytes.
-void copy_columns(const megamla_tensor& from, int64_t begin, int64_t columns, char* to) {
-  for (int64_t row = 0; row < from.shape[0]; ++row) {
-    std::memcpy(to + row * columns, data<const char>(from) + row * from.shape[1] + begin, static_cast<size_t>(columns));
+// Where the CPU makes the contents of a buffer: in the buffer itself, or for a GPU in host memory that `finish`
+// uploads.
+class Staging {
+ public:
+  explicit Staging(Buffer& buffer) : buffer_(buffer), view_(buffer.view()) {
+    if (view_.cuda_device < 0) return;
+    memory_.resize(static_cast<size_t>(buffer.bytes()));
+    view_.data = memory_.data();
+    view_.cuda_device = -1;
   }
-}
+  const megamla_tensor& view() const { return view_; }
+  Status finish() { return memory_.empty() ? Status() : buffer_.write(0, memory_.data(), buffer_.bytes()); }
+
+ private:
+  Buffer& buffer_;
+  megamla_tensor view_;
+  std::vector<char> memory_;
+};
 
 }  // namespace
 
-void Buffer::allocate(megamla_dtype dtype, std::initializer_list<int64_t> shape) {
-  int64_t bytes = megamla_dtype_size(dtype);
-  for (const int64_t extent : shape) bytes *= extent;
-  if (bytes != static_cast<int64_t>(storage_.size())) storage_ = std::vector<char>(static_cast<size_t>(bytes));
-  view_ = host_tensor(storage_.data(), dtype, shape);
+Status Buffer::allocate(int32_t cuda_device, megamla_dtype dtype, std::initializer_list<int64_t> shape) {
+  view_ = host_tensor(nullptr, dtype, shape);
+  view_.cuda_device = cuda_device;
+  MEGAMLA_RETURN_IF_ERROR(memory_.allocate(cuda_device, bytes_of(view_)));
+  view_.data = memory_.data();
+  return {};
 }
 
 int64_t Weights::bytes() const {
@@ -46,8 +59,11 @@ int64_t Weights::bytes() const {
   return total;
 }
 
-WeightLoader::WeightLoader(const megamla_layer_config& config)
-    : config_(config), heads_(config.num_heads / config.tp_size), groups_(config.o_groups / config.tp_size) {
+WeightLoader::WeightLoader(const megamla_layer_config& config, int32_t cuda_device)
+    : config_(config),
+      cuda_device_(cuda_device),
+      heads_(config.num_heads / config.tp_size),
+      groups_(config.o_groups / config.tp_size) {
   specify();
 }
 
@@ -107,11 +123,11 @@ Status WeightLoader::check(std::span<const megamla_named_tensor> tensors, Given*
 Status WeightLoader::load(std::span<const megamla_named_tensor> tensors) {
   Given given;
   MEGAMLA_RETURN_IF_ERROR(check(tensors, &given));
-  take_concatenated(given);
+  MEGAMLA_RETURN_IF_ERROR(take_concatenated(given));
   MEGAMLA_RETURN_IF_ERROR(take_wq_b(given));
   MEGAMLA_RETURN_IF_ERROR(take_wo_a(given));
-  take_wo_b(given);
-  take_plain(given);
+  MEGAMLA_RETURN_IF_ERROR(take_wo_b(given));
+  MEGAMLA_RETURN_IF_ERROR(take_plain(given));
   for (const auto& [name, tensor] : given) specs_.at(name).loaded = true;
   return {};
 }
@@ -124,41 +140,55 @@ Status WeightLoader::check_complete() const {
 }
 
 // Weights whose outputs come from one GEMM lie behind each other: wq_a then wkv, compressor.wkv then compressor.wgate.
-void WeightLoader::take_concatenated(const Given& given) {
+Status WeightLoader::take_concatenated(const Given& given) {
   const int64_t hidden = config_.hidden_size;
   const int64_t q_lora = config_.q_lora_rank;
   const int64_t head_dim = config_.head_dim;
   const auto place = [&](const char* name, Buffer& buffer, int64_t row, megamla_dtype dtype, int64_t rows,
-                         int64_t columns) {
+                         int64_t columns) -> Status {
     const auto it = given.find(name);
-    if (it == given.end()) return;
-    if (buffer.bytes() == 0) buffer.allocate(dtype, {rows, columns});
-    copy_all(it->second, buffer.data() + row * columns * megamla_dtype_size(dtype));
+    if (it == given.end()) return {};
+    if (buffer.bytes() == 0) MEGAMLA_RETURN_IF_ERROR(buffer.allocate(cuda_device_, dtype, {rows, columns}));
+    return buffer.write(row * columns * megamla_dtype_size(dtype), it->second.data, bytes_of(it->second));
   };
   const int64_t rows = q_lora + head_dim;
-  place("wq_a.weight", weights_.wqa_wkv, 0, MEGAMLA_F8_E4M3, rows, hidden);
-  place("wkv.weight", weights_.wqa_wkv, q_lora, MEGAMLA_F8_E4M3, rows, hidden);
-  place("wq_a.scale", weights_.wqa_wkv_scale, 0, MEGAMLA_F8_E8M0, rows / kBlock, hidden / kBlock);
-  place("wkv.scale", weights_.wqa_wkv_scale, q_lora / kBlock, MEGAMLA_F8_E8M0, rows / kBlock, hidden / kBlock);
-  const int64_t parts = config_.compress_ratio == 2 ? 2 : 1;
-  place("compressor.wkv.weight", weights_.compressor, 0, MEGAMLA_BF16, parts * head_dim, hidden);
-  place("compressor.wgate.weight", weights_.compressor, head_dim, MEGAMLA_BF16, parts * head_dim, hidden);
+  Weights& w = weights_;
+  MEGAMLA_RETURN_IF_ERROR(place("wq_a.weight", w.wqa_wkv, 0, MEGAMLA_F8_E4M3, rows, hidden));
+  MEGAMLA_RETURN_IF_ERROR(place("wkv.weight", w.wqa_wkv, q_lora, MEGAMLA_F8_E4M3, rows, hidden));
+  MEGAMLA_RETURN_IF_ERROR(place("wq_a.scale", w.wqa_wkv_scale, 0, MEGAMLA_F8_E8M0, rows / kBlock, hidden / kBlock));
+  MEGAMLA_RETURN_IF_ERROR(
+      place("wkv.scale", w.wqa_wkv_scale, q_lora / kBlock, MEGAMLA_F8_E8M0, rows / kBlock, hidden / kBlock));
+  const int64_t compressed = (config_.compress_ratio == 2 ? 2 : 1) * head_dim;
+  MEGAMLA_RETURN_IF_ERROR(place("compressor.wkv.weight", w.compressor, 0, MEGAMLA_BF16, compressed, hidden));
+  return place("compressor.wgate.weight", w.compressor, head_dim, MEGAMLA_BF16, compressed, hidden);
+}
+
+Status WeightLoader::take_permuted(megamla_permute_kind kind, const megamla_tensor& in, const megamla_tensor& in_scale,
+                                   Buffer& out, Buffer& out_scale) const {
+  Staging weight(out);
+  Staging scale(out_scale);
+  megamla_permute_weights_params p;
+  megamla_permute_weights_init(&p);
+  p.kind = kind;
+  p.in = in;
+  p.in_scale = in_scale;
+  p.out = weight.view();
+  p.out_scale = scale.view();
+  MEGAMLA_RETURN_IF_ERROR(call(megamla_permute_weights(&p, nullptr)));
+  MEGAMLA_RETURN_IF_ERROR(weight.finish());
+  return scale.finish();
 }
 
 Status WeightLoader::take_wq_b(const Given& given) {
   const auto weight = given.find("wq_b.weight");
   if (weight == given.end()) return {};
   const int64_t rows = heads_ * config_.head_dim;
-  weights_.wq_b.allocate(MEGAMLA_F8_E4M3, {rows, config_.q_lora_rank});
-  weights_.wq_b_scale.allocate(MEGAMLA_F8_E8M0, {rows, config_.q_lora_rank / kBlock});
-  megamla_permute_weights_params p;
-  megamla_permute_weights_init(&p);
-  p.kind = MEGAMLA_PERMUTE_WQ_B;
-  p.in = rows_of(weight->second, config_.tp_rank * rows, rows);
-  p.in_scale = rows_of(given.at("wq_b.scale"), config_.tp_rank * rows / kBlock, rows / kBlock);
-  p.out = weights_.wq_b.view();
-  p.out_scale = weights_.wq_b_scale.view();
-  return call(megamla_permute_weights(&p, nullptr));
+  const int64_t begin = config_.tp_rank * rows;
+  Weights& w = weights_;
+  MEGAMLA_RETURN_IF_ERROR(w.wq_b.allocate(cuda_device_, MEGAMLA_F8_E4M3, {rows, config_.q_lora_rank}));
+  MEGAMLA_RETURN_IF_ERROR(w.wq_b_scale.allocate(cuda_device_, MEGAMLA_F8_E8M0, {rows, config_.q_lora_rank / kBlock}));
+  return take_permuted(MEGAMLA_PERMUTE_WQ_B, rows_of(weight->second, begin, rows),
+                       rows_of(given.at("wq_b.scale"), begin / kBlock, rows / kBlock), w.wq_b, w.wq_b_scale);
 }
 
 Status WeightLoader::take_wo_a(const Given& given) {
@@ -166,40 +196,48 @@ Status WeightLoader::take_wo_a(const Given& given) {
   if (weight == given.end()) return {};
   const int64_t width = 8 * config_.head_dim;
   const int64_t rows = groups_ * config_.o_lora_rank;
-  weights_.wo_a.allocate(MEGAMLA_F8_E4M3, {groups_, config_.o_lora_rank, width});
-  weights_.wo_a_scale.allocate(MEGAMLA_F8_E8M0, {groups_, config_.o_lora_rank, width / kBlock});
-  megamla_permute_weights_params p;
-  megamla_permute_weights_init(&p);
-  p.kind = MEGAMLA_PERMUTE_WO_A;
-  p.in = rows_of(weight->second, config_.tp_rank * rows, rows);
-  p.in_scale = rows_of(given.at("wo_a.scale"), config_.tp_rank * rows / kBlock, rows / kBlock);
-  p.out = weights_.wo_a.view();
-  p.out_scale = weights_.wo_a_scale.view();
-  return call(megamla_permute_weights(&p, nullptr));
+  const int64_t begin = config_.tp_rank * rows;
+  Weights& w = weights_;
+  MEGAMLA_RETURN_IF_ERROR(w.wo_a.allocate(cuda_device_, MEGAMLA_F8_E4M3, {groups_, config_.o_lora_rank, width}));
+  MEGAMLA_RETURN_IF_ERROR(
+      w.wo_a_scale.allocate(cuda_device_, MEGAMLA_F8_E8M0, {groups_, config_.o_lora_rank, width / kBlock}));
+  return take_permuted(MEGAMLA_PERMUTE_WO_A, rows_of(weight->second, begin, rows),
+                       rows_of(given.at("wo_a.scale"), begin / kBlock, rows / kBlock), w.wo_a, w.wo_a_scale);
 }
 
-void WeightLoader::take_wo_b(const Given& given) {
+// Columns begin .. begin+columns-1 of a contiguous [rows, all] tensor of bytes.
+Status WeightLoader::take_columns(const megamla_tensor& from, int64_t begin, int64_t columns, Buffer& out) const {
+  MEGAMLA_RETURN_IF_ERROR(out.allocate(cuda_device_, static_cast<megamla_dtype>(from.dtype), {from.shape[0], columns}));
+  Staging staging(out);
+  for (int64_t row = 0; row < from.shape[0]; ++row) {
+    std::memcpy(data<char>(staging.view()) + row * columns, data<const char>(from) + row * from.shape[1] + begin,
+                static_cast<size_t>(columns));
+  }
+  return staging.finish();
+}
+
+Status WeightLoader::take_wo_b(const Given& given) {
   const auto weight = given.find("wo_b.weight");
-  if (weight == given.end()) return;
+  if (weight == given.end()) return {};
   const int64_t columns = groups_ * config_.o_lora_rank;
-  weights_.wo_b.allocate(MEGAMLA_F8_E4M3, {config_.hidden_size, columns});
-  weights_.wo_b_scale.allocate(MEGAMLA_F8_E8M0, {config_.hidden_size / kBlock, columns / kBlock});
-  copy_columns(weight->second, config_.tp_rank * columns, columns, weights_.wo_b.data());
-  copy_columns(given.at("wo_b.scale"), config_.tp_rank * columns / kBlock, columns / kBlock,
-               weights_.wo_b_scale.data());
+  const int64_t begin = config_.tp_rank * columns;
+  MEGAMLA_RETURN_IF_ERROR(take_columns(weight->second, begin, columns, weights_.wo_b));
+  return take_columns(given.at("wo_b.scale"), begin / kBlock, columns / kBlock, weights_.wo_b_scale);
 }
 
-void WeightLoader::take_plain(const Given& given) {
-  const auto place = [&](const char* name, Buffer& buffer, megamla_dtype dtype, int64_t begin, int64_t count) {
+Status WeightLoader::take_plain(const Given& given) {
+  const auto place = [&](const char* name, Buffer& buffer, megamla_dtype dtype, int64_t begin,
+                         int64_t count) -> Status {
     const auto it = given.find(name);
-    if (it == given.end()) return;
-    buffer.allocate(dtype, {count});
-    copy_all(rows_of(it->second, begin, count), buffer.data());
+    if (it == given.end()) return {};
+    MEGAMLA_RETURN_IF_ERROR(buffer.allocate(cuda_device_, dtype, {count}));
+    return buffer.write(0, rows_of(it->second, begin, count).data, buffer.bytes());
   };
-  place("q_norm.weight", weights_.q_norm, MEGAMLA_BF16, 0, config_.q_lora_rank);
-  place("kv_norm.weight", weights_.kv_norm, MEGAMLA_BF16, 0, config_.head_dim);
-  place("compressor.norm.weight", weights_.compressor_norm, MEGAMLA_BF16, 0, config_.head_dim);
-  place("attn_sink", weights_.attn_sink, MEGAMLA_F32, config_.tp_rank * heads_, heads_);
+  Weights& w = weights_;
+  MEGAMLA_RETURN_IF_ERROR(place("q_norm.weight", w.q_norm, MEGAMLA_BF16, 0, config_.q_lora_rank));
+  MEGAMLA_RETURN_IF_ERROR(place("kv_norm.weight", w.kv_norm, MEGAMLA_BF16, 0, config_.head_dim));
+  MEGAMLA_RETURN_IF_ERROR(place("compressor.norm.weight", w.compressor_norm, MEGAMLA_BF16, 0, config_.head_dim));
+  return place("attn_sink", w.attn_sink, MEGAMLA_F32, config_.tp_rank * heads_, heads_);
 }
 
 }  // namespace megamla::layer

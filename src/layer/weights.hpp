@@ -9,19 +9,22 @@
 #include "core/status.hpp"
 #include "core/tensor.hpp"
 #include "megamla/layer.h"
+#include "megamla/permute_weights.h"
+#include "ops/memory.hpp"
 
 namespace megamla::layer {
 
-// An owned C-contiguous tensor.
+// An owned C-contiguous tensor, in memory of a GPU or (device -1) of the host.
 class Buffer {
  public:
-  void allocate(megamla_dtype dtype, std::initializer_list<int64_t> shape);
+  Status allocate(int32_t cuda_device, megamla_dtype dtype, std::initializer_list<int64_t> shape);
+  // Host bytes to `offset`.
+  Status write(int64_t offset, const void* from, int64_t bytes) { return memory_.write(offset, from, bytes); }
   const megamla_tensor& view() const { return view_; }
-  int64_t bytes() const { return static_cast<int64_t>(storage_.size()); }
-  char* data() { return storage_.data(); }
+  int64_t bytes() const { return memory_.bytes(); }
 
  private:
-  std::vector<char> storage_;
+  ops::Memory memory_;
   megamla_tensor view_{};
 };
 
@@ -40,7 +43,8 @@ struct Weights {
 
 class WeightLoader {
  public:
-  explicit WeightLoader(const megamla_layer_config& config);
+  // `cuda_device`: where the weights are kept; -1: host memory.
+  WeightLoader(const megamla_layer_config& config, int32_t cuda_device);
 
   // Checks every tensor, then takes them all; nothing changes on an error.
   Status load(std::span<const megamla_named_tensor> tensors);
@@ -58,13 +62,18 @@ class WeightLoader {
 
   void specify();
   Status check(std::span<const megamla_named_tensor> tensors, Given* given) const;
-  void take_concatenated(const Given& given);
+  Status take_concatenated(const Given& given);
   Status take_wq_b(const Given& given);
   Status take_wo_a(const Given& given);
-  void take_wo_b(const Given& given);
-  void take_plain(const Given& given);
+  Status take_wo_b(const Given& given);
+  Status take_plain(const Given& given);
+  // The rank's rows of a weight and its scales, permuted.
+  Status take_permuted(megamla_permute_kind kind, const megamla_tensor& in, const megamla_tensor& in_scale, Buffer& out,
+                       Buffer& out_scale) const;
+  Status take_columns(const megamla_tensor& from, int64_t begin, int64_t columns, Buffer& out) const;
 
   megamla_layer_config config_;
+  int32_t cuda_device_;
   int64_t heads_;   // on this rank
   int64_t groups_;  // on this rank
   std::map<std::string, Spec> specs_;
