@@ -15,7 +15,7 @@ void Arena::FreeHost::operator()(char* p) const { std::free(p); }
 void Arena::FreeDevice::operator()(char* p) const { gpu::release(p); }
 
 Arena::Arena(megamla_device device, int64_t limit)
-    : cuda_device_(device == MEGAMLA_DEVICE_CUDA ? gpu::kDevice : -1), left_(limit) {}
+    : cuda_device_(device == MEGAMLA_DEVICE_CUDA ? gpu::device() : -1), left_(limit) {}
 
 Arena::Arena(Arena* outer) : cuda_device_(outer->cuda_device_), outer_(outer) {}
 
@@ -32,6 +32,12 @@ void* Arena::bytes(int64_t count, uint8_t fill) {
   buffers_.emplace(buffer.host.get(), std::move(buffer));
   std::memset(block, fill, size);
   return block;
+}
+
+void* Arena::device_bytes(int64_t count) {
+  if (cuda_device_ < 0) return bytes(count);
+  device_only_.emplace_back(static_cast<char*>(gpu::allocate(count)));
+  return device_only_.back().get();
 }
 
 megamla_tensor Arena::tensor(megamla_dtype dtype, std::initializer_list<int64_t> shape, uint8_t fill) {
@@ -78,6 +84,21 @@ void Arena::download() const {
   for (const auto& [address, buffer] : buffers_) {
     if (buffer.twin != nullptr) gpu::download(buffer.host.get(), buffer.twin.get(), buffer.bytes);
   }
+}
+
+void Arena::upload(const void* begin, int64_t count) {
+  if (cuda_device_ < 0 || count == 0) return;
+  gpu::upload(on_device(const_cast<void*>(begin)), begin, count);
+}
+
+void Arena::download(void* begin, int64_t count) {
+  if (cuda_device_ < 0 || count == 0) return;
+  gpu::download(begin, on_device(begin), count);
+}
+
+void Arena::enqueue_upload(const void* begin, int64_t count) {
+  if (cuda_device_ < 0 || count == 0) return;
+  gpu::enqueue_upload(on_device(const_cast<void*>(begin)), begin, count);
 }
 
 }  // namespace megamla::app

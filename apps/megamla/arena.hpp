@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <map>
 #include <memory>
+#include <vector>
 
 #include "megamla/types.h"
 
@@ -24,6 +25,8 @@ class Arena {
 
   // Aligned to 256 bytes and exactly this long, so that a sanitizer sees the first byte beyond.
   void* bytes(int64_t count, uint8_t fill = 0);
+  // Of the device alone, never copied and not filled: for workspaces. Host memory where there is no GPU.
+  void* device_bytes(int64_t count);
   megamla_tensor tensor(megamla_dtype dtype, std::initializer_list<int64_t> shape, uint8_t fill = 0);
   // The device of the ops that the buffers are for, as in megamla_tensor.
   int32_t cuda_device() const { return cuda_device_; }
@@ -36,6 +39,11 @@ class Arena {
   void upload() const;
   // Waits for the ops called so far.
   void download() const;
+  // The same for `count` bytes of one buffer; nothing where there is no GPU.
+  void upload(const void* begin, int64_t count);
+  void download(void* begin, int64_t count);
+  // Of memory that is pinned (gpu::Pinned): on the stream, without waiting.
+  void enqueue_upload(const void* begin, int64_t count);
 
  private:
   struct FreeHost {
@@ -54,6 +62,7 @@ class Arena {
   int64_t left_ = INT64_MAX;
   Arena* outer_ = nullptr;
   std::map<const char*, Buffer> buffers_;  // by host address
+  std::vector<std::unique_ptr<char, FreeDevice>> device_only_;
 };
 
 }  // namespace megamla::app

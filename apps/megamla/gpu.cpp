@@ -2,13 +2,25 @@
 
 #include "command.hpp"
 
+namespace megamla::app::gpu {
+namespace {
+thread_local int32_t chosen_device = 0;
+}  // namespace
+
+int32_t device() { return chosen_device; }
+void choose_device(int32_t index) { chosen_device = index; }
+
+}  // namespace megamla::app::gpu
+
 #if MEGAMLA_HAVE_CUDA
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <thread>
 
 #include "cuda/launch.hpp"
@@ -46,52 +58,21 @@ struct Event {
   cudaEvent_t event = nullptr;
 };
 
-class Graph {
- public:
-  explicit Graph(const std::function<void()>& record) {
-    check("cudaStreamBeginCapture", cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal));
-    try {
-      record();
-    } catch (...) {
-      (void)cudaStreamEndCapture(stream(), &graph_);
-      destroy();
-      throw;
-    }
-    check("cudaStreamEndCapture", cudaStreamEndCapture(stream(), &graph_));
-    const cudaError_t error = cudaGraphInstantiate(&executable_, graph_, 0);
-    if (error != cudaSuccess) destroy();
-    check("cudaGraphInstantiate", error);
-  }
-  ~Graph() { destroy(); }
-  Graph(const Graph&) = delete;
-  Graph& operator=(const Graph&) = delete;
-
-  void replay() const { check("cudaGraphLaunch", cudaGraphLaunch(executable_, stream())); }
-
- private:
-  void destroy() {
-    if (executable_ != nullptr) (void)cudaGraphExecDestroy(executable_);
-    if (graph_ != nullptr) (void)cudaGraphDestroy(graph_);
-  }
-  cudaGraph_t graph_ = nullptr;
-  cudaGraphExec_t executable_ = nullptr;
-};
-
 }  // namespace
 
 void require() {
-  const Status status = cuda::check_device("cuda", kDevice);
+  const Status status = cuda::check_device("cuda", device());
   if (!status.ok()) throw InputError(status.message());
-  check("cudaSetDevice", cudaSetDevice(kDevice));
+  check("cudaSetDevice", cudaSetDevice(device()));
 }
 
 CUstream_st* stream() {
-  static cudaStream_t the_stream = [] {
-    cudaStream_t made = nullptr;
-    check("cudaStreamCreate", cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking));
-    return made;
-  }();
-  return the_stream;
+  static std::mutex mutex;
+  static std::map<int32_t, cudaStream_t> streams;
+  const std::lock_guard<std::mutex> lock(mutex);
+  cudaStream_t& stream = streams[device()];
+  if (stream == nullptr) check("cudaStreamCreate", cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  return stream;
 }
 
 void synchronise() { check("cudaStreamSynchronize", cudaStreamSynchronize(stream())); }
@@ -114,6 +95,45 @@ void download(void* to, const void* from, int64_t bytes) {
   check("cudaMemcpyAsync", cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost, stream()));
   synchronise();
 }
+
+void enqueue_upload(void* to, const void* from, int64_t bytes) {
+  check("cudaMemcpyAsync", cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, stream()));
+}
+
+Pinned::Pinned(void* memory, int64_t bytes) {
+  if (bytes == 0) return;
+  check("cudaHostRegister", cudaHostRegister(memory, static_cast<size_t>(bytes), cudaHostRegisterDefault));
+  memory_ = memory;
+}
+Pinned::~Pinned() {
+  if (memory_ != nullptr) (void)cudaHostUnregister(memory_);
+}
+
+struct Graph::Handles {
+  ~Handles() {
+    if (executable != nullptr) (void)cudaGraphExecDestroy(executable);
+    if (graph != nullptr) (void)cudaGraphDestroy(graph);
+  }
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+};
+
+Graph::Graph(const std::function<void()>& record) : handles_(std::make_unique<Handles>()) {
+  check("cudaStreamBeginCapture", cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal));
+  try {
+    record();
+  } catch (...) {
+    (void)cudaStreamEndCapture(stream(), &handles_->graph);
+    throw;
+  }
+  check("cudaStreamEndCapture", cudaStreamEndCapture(stream(), &handles_->graph));
+  check("cudaGraphInstantiate", cudaGraphInstantiate(&handles_->executable, handles_->graph, 0));
+}
+Graph::~Graph() = default;
+Graph::Graph(Graph&& other) noexcept = default;
+Graph& Graph::operator=(Graph&& other) noexcept = default;
+
+void Graph::replay() const { check("cudaGraphLaunch", cudaGraphLaunch(handles_->executable, stream())); }
 
 std::vector<double> time_graph(int repeats, const std::function<void()>& record) {
   const Graph graph(record);
@@ -158,9 +178,9 @@ double copy_bandwidth() {
 
 Card card() {
   cudaDeviceProp properties{};
-  check("cudaGetDeviceProperties", cudaGetDeviceProperties(&properties, kDevice));
+  check("cudaGetDeviceProperties", cudaGetDeviceProperties(&properties, device()));
   int kilohertz = 0;
-  check("cudaDeviceGetAttribute", cudaDeviceGetAttribute(&kilohertz, cudaDevAttrClockRate, kDevice));
+  check("cudaDeviceGetAttribute", cudaDeviceGetAttribute(&kilohertz, cudaDevAttrClockRate, device()));
   int runtime = 0;
   check("cudaRuntimeGetVersion", cudaRuntimeGetVersion(&runtime));
   return {properties.name, nvml::driver_version(), fmt::format("{}.{}", runtime / 1000, runtime % 1000 / 10),
@@ -170,7 +190,7 @@ Card card() {
 int sm_clock_mhz() {
   static const std::string bus_id = [] {
     char text[32] = {};
-    check("cudaDeviceGetPCIBusId", cudaDeviceGetPCIBusId(text, sizeof(text), kDevice));
+    check("cudaDeviceGetPCIBusId", cudaDeviceGetPCIBusId(text, sizeof(text), device()));
     return std::string(text);
   }();
   return nvml::sm_clock_mhz(bus_id);
@@ -202,6 +222,17 @@ void* allocate(int64_t) { refuse(); }
 void release(void*) noexcept {}
 void upload(void*, const void*, int64_t) { refuse(); }
 void download(void*, const void*, int64_t) { refuse(); }
+void enqueue_upload(void*, const void*, int64_t) { refuse(); }
+Pinned::Pinned(void*, int64_t bytes) {
+  if (bytes > 0) refuse();
+}
+Pinned::~Pinned() = default;
+struct Graph::Handles {};
+Graph::Graph(const std::function<void()>&) { refuse(); }
+Graph::~Graph() = default;
+Graph::Graph(Graph&& other) noexcept = default;
+Graph& Graph::operator=(Graph&& other) noexcept = default;
+void Graph::replay() const { refuse(); }
 std::vector<double> time_graph(int, const std::function<void()>&) { refuse(); }
 double copy_bandwidth() { refuse(); }
 Card card() { refuse(); }

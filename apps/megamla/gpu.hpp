@@ -1,21 +1,25 @@
-// The program's own dealings with the GPU (the first CUDA device): memory, copies, graphs, clocks. Failures, and any
-// call in a build without GPU kernels, throw InputError.
+// The program's own dealings with a GPU: memory, copies, graphs, clocks. Failures, and any call in a build without GPU
+// kernels, throw InputError. A thread has one GPU: the first, unless it chose another.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "megamla/types.h"
 
 namespace megamla::app::gpu {
 
-constexpr int32_t kDevice = 0;
+// Of the calling thread.
+int32_t device();
+void choose_device(int32_t index);
 
 // Throws unless the build has GPU kernels and the device runs them.
 void require();
-// The one stream that the program puts work on. Never the default stream, which no graph can capture.
+// The one stream of the device that the program puts work on. Never the default stream, which no graph can capture.
 CUstream_st* stream();
 void synchronise();
 
@@ -24,6 +28,38 @@ void release(void* memory) noexcept;
 // In stream order; host memory may be changed or read once the call has returned.
 void upload(void* to, const void* from, int64_t bytes);
 void download(void* to, const void* from, int64_t bytes);
+// Returns at once; host memory that is pinned must stay as it is until the stream has come there.
+void enqueue_upload(void* to, const void* from, int64_t bytes);
+
+// Host memory that the GPU reads itself, for as long as this lives. Without a GPU: does nothing for 0 bytes.
+class Pinned {
+ public:
+  Pinned() = default;
+  Pinned(void* memory, int64_t bytes);
+  ~Pinned();
+  Pinned(Pinned&& other) noexcept : memory_(std::exchange(other.memory_, nullptr)) {}
+  Pinned& operator=(Pinned&& other) noexcept {
+    std::swap(memory_, other.memory_);
+    return *this;
+  }
+
+ private:
+  void* memory_ = nullptr;
+};
+
+// What `record` puts on the stream, to be put there again and again.
+class Graph {
+ public:
+  explicit Graph(const std::function<void()>& record);
+  ~Graph();
+  Graph(Graph&& other) noexcept;
+  Graph& operator=(Graph&& other) noexcept;
+  void replay() const;
+
+ private:
+  struct Handles;
+  std::unique_ptr<Handles> handles_;
+};
 
 // Seconds of each of `repeats` replays, ascending, of a graph of what `record` puts on the stream. One replay before
 // them is not timed.

@@ -57,6 +57,7 @@ void print_figures(const replay::ReplayResult& r) {
   Table table({"figure", "value"});
   const std::vector<double>& s = r.step_seconds;
   table.add({"requests, steps", fmt::format("{}, {}", r.requests, r.steps)});
+  if (r.graph_replays > 0) table.add({"steps that were one graph", fmt::format("{}", r.graph_replays)});
   table.add({"prefill", rate(r.prefill_tokens, r.prefill_seconds)});
   table.add({"decode", rate(r.decode_tokens, r.decode_seconds)});
   table.add({"reused from shared prefixes", fmt::format("{} tokens", r.reused_tokens)});
@@ -111,6 +112,7 @@ nlohmann::json record(const replay::ReplayResult& r) {
   return {
       {"requests", r.requests},
       {"steps", r.steps},
+      {"graph_replays", r.graph_replays},
       {"prefill_tokens", r.prefill_tokens},
       {"decode_tokens", r.decode_tokens},
       {"reused_tokens", r.reused_tokens},

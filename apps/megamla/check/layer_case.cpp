@@ -7,6 +7,7 @@
 #include "check/case.hpp"
 #include "check/kv_formats.hpp"
 #include "check/layer_rules.hpp"
+#include "layer_call.hpp"
 #include "model/seeded_layer.hpp"
 
 namespace megamla::check {
@@ -150,7 +151,8 @@ class LayerCase {
     int64_t bytes = 0;
     expect_ok(megamla_layer_workspace_size(made, run_.device(), run_.exec.num_threads, &bytes));
     megamla_workspace* workspace = nullptr;
-    expect_ok(megamla_workspace_create(run_.arena().bytes(bytes, 0xa5), bytes, nullptr, nullptr, &workspace));
+    void* buffer = run_.arena().on_device(run_.arena().bytes(bytes, 0xa5));
+    expect_ok(megamla_workspace_create(buffer, bytes, nullptr, nullptr, &workspace));
     workspace_.reset(workspace);
     if (source_ && c.compress_ratio == 2) {
       int64_t blocks = 1;
@@ -225,7 +227,10 @@ class LayerCase {
     const megamla_layer_taps taps = results.taps(begin, end);
     p.taps = &taps;
     p.workspace = workspace_.get();
-    expect_ok(megamla_layer_forward(layer_.get(), &p, &run_.exec));
+    const app::LayerCall call(p, run_.arena());
+    run_.arena().upload();
+    expect_ok(megamla_layer_forward(layer_.get(), &call.params(), &run_.exec));
+    run_.arena().download();
   }
 
   std::vector<int64_t> real_rows() const { return real_rows_; }

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "check/attention_rules.hpp"
+#include "check/output_pair.hpp"
 #include "format/bf16.hpp"
 #include "format/chunked.hpp"
 
@@ -216,10 +217,7 @@ LayerResults make_results(app::Arena& arena, int64_t tokens, const io::ModelConf
   r.q = arena.tensor(MEGAMLA_BF16, {tokens, heads, kDims});
   r.lse = arena.tensor(MEGAMLA_F32, {tokens, heads});
   r.pair = arena.tensor(MEGAMLA_F8_E4M3, {tokens, groups, 4096});
-  r.pair_scale = host_tensor(arena.tensor(MEGAMLA_I32, {groups, 32, a}).data, MEGAMLA_I32, {tokens, groups, 32});
-  r.pair_scale.stride[0] = 1;
-  r.pair_scale.stride[1] = 32 * a;
-  r.pair_scale.stride[2] = a;
+  r.pair_scale = scale_view(arena.tensor(MEGAMLA_I32, {groups, 32, a}), tokens);
   r.z = arena.tensor(MEGAMLA_BF16, {tokens, groups, model.o_lora_rank});
   r.y = arena.tensor(MEGAMLA_F32, {tokens, model.hidden_size}, 0xa5);
   return r;

@@ -1,16 +1,16 @@
 #include "replay/model.hpp"
 
 #include <algorithm>
-#include <cstring>
-#include <stdexcept>
+#include <bit>
 
 #include "command.hpp"
 #include "core/tensor.hpp"
-#include "format/bf16.hpp"
 #include "format/chunked.hpp"
 #include "format/kv_record.hpp"
+#include "layer_call.hpp"
 #include "megamla/rope_table.h"
 #include "model/checkpoint_layer.hpp"
+#include "op_views.hpp"
 
 namespace megamla::replay {
 namespace {
@@ -29,6 +29,12 @@ int64_t page_bytes(int32_t format_id, int64_t slots) {
   return format::round_up(slots * format::record_bytes(kind), 512);
 }
 
+LayerHandle create(const megamla_layer_config& config, megamla_device device) {
+  megamla_layer* made = nullptr;
+  check(megamla_layer_create(&config, device, &made));
+  return LayerHandle(made);
+}
+
 bool is_source(const Model::Layer& layer) {
   return layer.config.compress_ratio > 0 && layer.config.kv_source_layer == layer.id;
 }
@@ -36,7 +42,7 @@ bool is_source(const Model::Layer& layer) {
 }  // namespace
 
 Model::Model(const ModelOptions& options)
-    : config_(io::deepseek_v41_flash()), exec_(options.exec), window_(options.limits.window) {
+    : config_(io::deepseek_v41_flash()), exec_(options.exec), arena_(static_cast<megamla_device>(exec_.device)) {
   if (!options.weights.empty()) {
     Result<io::ModelConfig> read = io::read_model_config(options.weights + "/config.json");
     check(read.status());
@@ -74,17 +80,19 @@ void Model::make_layers(const ModelOptions& options) {
           fmt::format("--layers: layer {} reads the compressed rows of layer {}: expected it in the list too", id,
                       layer.config.kv_source_layer));
     }
-    megamla_layer* made = nullptr;
-    check(megamla_layer_create(&layer.config, static_cast<megamla_device>(exec_.device), &made));
-    layer.handle.reset(made);
+    layer.handle = create(layer.config, static_cast<megamla_device>(exec_.device));
+    if (on_gpu() && options.verified) layer.on_host = create(layer.config, MEGAMLA_DEVICE_CPU);
     layers_.push_back(std::move(layer));
   }
 }
 
 void Model::load_weights(const ModelOptions& options) {
   for (Layer& layer : layers_) {
-    check(options.weights.empty() ? load_seeded(layer.handle.get(), config_, layer.id, options.seed)
-                                  : load_checkpoint_layer(layer.handle.get(), options.weights, layer.id));
+    for (megamla_layer* handle : {layer.handle.get(), layer.on_host.get()}) {
+      if (handle == nullptr) continue;
+      check(options.weights.empty() ? load_seeded(handle, config_, layer.id, options.seed)
+                                    : load_checkpoint_layer(handle, options.weights, layer.id));
+    }
     weight_bytes_ += megamla_layer_weight_bytes(layer.handle.get());
   }
 }
@@ -147,25 +155,19 @@ void Model::make_tables(const ModelOptions& options) {
       p.beta_fast = config_.beta_fast;
       p.beta_slow = config_.beta_slow;
       table = p.cos_sin = tensor(MEGAMLA_F32, {options.max_model_len, 64});
-      check(megamla_rope_table(&p, &exec_));
+      const megamla_rope_table_params call = app::placed(p, arena_);
+      check(megamla_rope_table(&call, &exec_));
+      arena_.download(table.data, options.max_model_len * 64 * 4);  // verification reads it
     }
     layer.cos_sin = table;
     if (is_source(layer) && layer.config.compress_ratio == 2)
       layer.state = tensor(MEGAMLA_F32, {limits.max_requests + 1, 8, 1024});
   }
-  const int64_t t = limits.max_batched_tokens;
-  const int64_t r = limits.max_requests;
-  x_ = tensor(MEGAMLA_BF16, {t, config_.hidden_size});
-  y_ = tensor(MEGAMLA_BF16, {t, config_.hidden_size});
-  query_start_loc_ = tensor(MEGAMLA_I32, {r + 1});
-  seq_lens_ = tensor(MEGAMLA_I32, {r});
-  positions_ = tensor(MEGAMLA_I64, {t});
-  slots_ = tensor(MEGAMLA_I64, {t});
-  compressed_slots_ = {{}, tensor(MEGAMLA_I64, {t}), tensor(MEGAMLA_I64, {t})};
-  window_table_ = tensor(MEGAMLA_I32, {r, (options.max_model_len + kWindowPageTokens - 1) / kWindowPageTokens});
-  compressed_table_ =
-      tensor(MEGAMLA_I32, {r, (options.max_model_len + kCompressedPageTokens - 1) / kCompressedPageTokens});
-  state_block_ = tensor(MEGAMLA_I32, {r});
+  buffers_.emplace(arena_, StepBuffers::Size{limits.max_batched_tokens, limits.max_requests, options.max_model_len,
+                                             config_.hidden_size});
+  workspace_bytes_ += buffers_->bytes();
+  largest_bucket_ = std::min(limits.max_requests, limits.max_batched_tokens);
+  for (Layer& layer : layers_) layer.y = tensor(MEGAMLA_BF16, {limits.max_batched_tokens, config_.hidden_size});
 }
 
 void Model::warm_up() {
@@ -177,16 +179,17 @@ void Model::warm_up() {
     bytes = std::max(bytes, needed);
   }
   megamla_workspace* made = nullptr;
-  check(megamla_workspace_create(arena_.bytes(bytes), bytes, nullptr, nullptr, &made));
+  check(megamla_workspace_create(arena_.device_bytes(bytes), bytes, nullptr, nullptr, &made));
   workspace_.reset(made);
   workspace_bytes_ += bytes;
   for (const Layer& layer : layers_) {
     megamla_forward_params p;
     megamla_forward_params_init(&p);
-    p.x = x_;
-    p.y = y_;
+    // Any hidden states will do: a warm-up reads none.
+    p.x = p.y = layer.y;
+    p.y.shape[0] = p.x.shape[0] = 0;
     p.workspace = made;
-    check(megamla_layer_forward(layer.handle.get(), &p, &exec_));
+    check(megamla_layer_forward(layer.handle.get(), &app::LayerCall(p, arena_).params(), &exec_));
   }
   megamla_workspace_lock(made);
 }
@@ -204,88 +207,47 @@ double Model::kv_bytes_per_token() const {
 }
 
 StepBatch Model::batch(const std::vector<Scheduled>& step) {
-  StepBatch b;
-  megamla_step_metadata_init(&b.metadata);
-  int64_t t = 0;
-  for (size_t r = 0; r < step.size(); ++r) {
-    const Request& request = *step[r].request;
-    const auto row = static_cast<int64_t>(r);
-    at<int32_t>(query_start_loc_, row) = static_cast<int32_t>(t);
-    at<int32_t>(seq_lens_, row) = static_cast<int32_t>(request.computed + step[r].query);
-    at<int32_t>(state_block_, row) = request.state_block;
-    const auto copy_table = [&](const std::vector<int32_t>& from, const megamla_tensor& to) {
-      std::fill_n(&at<int32_t>(to, row, 0), to.shape[1], kNoBlock);
-      std::copy(from.begin(), from.end(), &at<int32_t>(to, row, 0));
-    };
-    copy_table(request.window_table, window_table_);
-    copy_table(request.compressed_table, compressed_table_);
-    for (int64_t position = request.computed; position < request.computed + step[r].query; ++position, ++t) {
-      at<int64_t>(positions_, t) = position;
-      const int64_t page = request.window_table[static_cast<size_t>(position / kWindowPageTokens)];
-      at<int64_t>(slots_, t) = page * kWindowPageTokens + position % kWindowPageTokens;
-      for (int64_t ratio = 1; ratio <= 2; ++ratio) {
-        const int64_t per_page = compressed_slots_per_page(ratio);
-        const int64_t key = position / ratio;
-        const int64_t block = request.compressed_table[static_cast<size_t>(position / kCompressedPageTokens)];
-        at<int64_t>(compressed_slots_[static_cast<size_t>(ratio)], t) =
-            (position + 1) % ratio == 0 ? block * per_page + key % per_page : -1;
-      }
-      fill_hidden(request, position, config_.hidden_size, &at<uint16_t>(x_, t, 0));
-    }
-  }
-  const auto requests = static_cast<int64_t>(step.size());
-  at<int32_t>(query_start_loc_, requests) = static_cast<int32_t>(t);
-  b.tokens = t;
-  b.x = slice(x_, 0, t);
-  b.metadata.query_start_loc = slice(query_start_loc_, 0, requests + 1);
-  b.metadata.seq_lens = slice(seq_lens_, 0, requests);
-  b.metadata.positions = slice(positions_, 0, t);
-  b.metadata.slot_mapping = slice(slots_, 0, t);
-  b.metadata.window_table = slice(window_table_, 0, requests);
-  b.metadata.compressed_table = slice(compressed_table_, 0, requests);
-  b.metadata.state_block = slice(state_block_, 0, requests);
-  b.metadata.step_id = ++step_id_;
-  return b;
+  const bool decodes = std::all_of(step.begin(), step.end(), [](const Scheduled& s) { return s.query == 1; });
+  const auto count = static_cast<int64_t>(step.size());
+  batch_rows_ = on_gpu() && decodes && count > 0
+                    ? std::min(static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(count))), largest_bucket_)
+                    : 0;
+  return buffers_->fill(step, batch_rows_);
 }
 
-megamla_tensor Model::forward(const Layer& layer, const StepBatch& batch) {
+void Model::forward(const Layer& layer, const StepBatch& batch) {
   megamla_step_metadata metadata = batch.metadata;
-  if (layer.config.compress_ratio > 0) {
-    metadata.compressed_slot_mapping =
-        slice(compressed_slots_[static_cast<size_t>(layer.config.compress_ratio)], 0, batch.tokens);
-  }
+  if (layer.config.compress_ratio > 0)
+    metadata.compressed_slot_mapping = slice(buffers_->compressed_slots(layer.config.compress_ratio), 0, batch.tokens);
   megamla_forward_params p;
   megamla_forward_params_init(&p);
   p.x = batch.x;
-  p.y = slice(y_, 0, batch.tokens);
+  p.y = slice(layer.y, 0, batch.tokens);
   p.cos_sin = layer.cos_sin;
   p.window = layer.window;
   p.compressed = layer.compressed;
   p.compressor_state = layer.state;
   p.metadata = &metadata;
   p.workspace = workspace_.get();
-  check(megamla_layer_forward(layer.handle.get(), &p, &exec_));
-  return p.y;
+  check(megamla_layer_forward(layer.handle.get(), &app::LayerCall(p, arena_).params(), &exec_));
 }
 
-void fill_hidden(const Request& request, int64_t position, int64_t width, uint16_t* row) {
-  const auto block = static_cast<size_t>(position / io::kTraceBlockTokens);
-  const bool named = position < request.prompt && block < request.hash_ids.size();
-  // Two key spaces: prompt blocks that the trace names, and everything that belongs to one request.
-  const uint64_t owner =
-      named ? static_cast<uint64_t>(request.hash_ids[block]) * 2 : static_cast<uint64_t>(request.id) * 2 + 1;
-  uint64_t state = (owner * 0x9E3779B97F4A7C15U) ^ (static_cast<uint64_t>(position) * 0xD1B54A32D192ED03U);
-  for (int64_t i = 0; i < width; i += 4) {
-    state += 0x9E3779B97F4A7C15U;
-    uint64_t z = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9U;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBU;
-    z ^= z >> 31;
-    for (int64_t j = i; j < std::min(width, i + 4); ++j, z >>= 16) {
-      // Sum of two bytes: a triangle around 0 within +-2.
-      const int sum = static_cast<int>(z & 255U) + static_cast<int>(z >> 8 & 255U) - 255;
-      row[j] = format::to_bf16(static_cast<float>(sum) / 128.0F).bits;
-    }
+void Model::run(const StepBatch& batch) {
+  buffers_->enqueue_upload();
+  const auto forward_all = [&] {
+    for (const Layer& layer : layers_) forward(layer, batch);
+  };
+  if (batch_rows_ == 0) {
+    forward_all();
+  } else if (const auto graph = graphs_.find(batch_rows_); graph == graphs_.end()) {
+    // The first step of a size brings its kernels to the GPU; then it is recorded.
+    forward_all();
+    graphs_.emplace(batch_rows_, app::gpu::Graph(forward_all));
+  } else {
+    graph->second.replay();
+    ++graph_replays_;
   }
+  if (on_gpu()) app::gpu::synchronise();
 }
 
 }  // namespace megamla::replay

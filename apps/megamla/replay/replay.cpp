@@ -80,6 +80,16 @@ Counts count_tokens(const std::vector<Scheduled>& step) {
 
 using ShowProgress = std::function<void(const Progress&)>;
 
+void note_rows(Model& model, const std::vector<Scheduled>& step, RowHashes& hashes) {
+  int64_t tokens = 0;
+  for (const Scheduled& scheduled : step) tokens += scheduled.query;
+  for (size_t i = 0; i < model.layers().size(); ++i) {
+    const megamla_tensor& y = model.layers()[i].y;
+    model.fetch(y.data, tokens * y.shape[1] * 2);
+    hashes.note(static_cast<int64_t>(i), step, y);
+  }
+}
+
 // The requests one by one, each with all pages to itself.
 void replay_alone(Model& model, const std::vector<Request>& requests, const SchedulerLimits& limits, RowHashes& hashes,
                   const ShowProgress& progress) {
@@ -88,10 +98,9 @@ void replay_alone(Model& model, const std::vector<Request>& requests, const Sche
   for (const Request& request : requests) {
     Scheduler scheduler({request}, limits);
     for (std::vector<Scheduled> step = scheduler.next(); !step.empty(); step = scheduler.next()) {
-      const StepBatch batch = model.batch(step);
-      for (size_t i = 0; i < model.layers().size(); ++i)
-        hashes.note(static_cast<int64_t>(i), step, model.forward(model.layers()[i], batch));
-      p.tokens += batch.tokens;
+      model.run(model.batch(step));
+      note_rows(model, step, hashes);
+      for (const Scheduled& scheduled : step) p.tokens += scheduled.query;
       scheduler.complete(step);
       p.done_requests = request.id + (scheduler.remaining() == 0 ? 1 : 0);
       p.seconds = seconds_since(begin);
@@ -106,6 +115,7 @@ ReplayResult run_replay(ReplayOptions options, const ShowProgress& progress) {
   const std::vector<Request> requests = read_requests(options);
   fit_limits(requests, options);
   options.model.batch_invariant = options.compare_alone;
+  options.model.verified = options.verify_rate > 0;
   ReplayResult result;
   result.requests = static_cast<int64_t>(requests.size());
   const int64_t all_tokens = total_tokens(requests);
@@ -121,17 +131,13 @@ ReplayResult run_replay(ReplayOptions options, const ShowProgress& progress) {
     const Counts counts = count_tokens(step);
     const StepBatch batch = model.batch(step);
     const std::vector<int64_t> sampled = verifier.choose(step);
-    double step_seconds = 0;
-    for (int64_t i = 0; i < num_layers; ++i) {
-      const Model::Layer& layer = model.layers()[static_cast<size_t>(i)];
-      const Clock::time_point forward = Clock::now();
-      const megamla_tensor y = model.forward(layer, batch);
-      step_seconds += seconds_since(forward);
-      const Clock::time_point verify = Clock::now();
-      verifier.check(layer, step, batch, y, sampled);
-      if (options.compare_alone) hashes[0].note(i, step, y);
-      result.verify_seconds += seconds_since(verify);
-    }
+    const Clock::time_point forward = Clock::now();
+    model.run(batch);
+    const double step_seconds = seconds_since(forward);
+    const Clock::time_point verify = Clock::now();
+    for (const Model::Layer& layer : model.layers()) verifier.check(layer, step, batch, sampled);
+    if (options.compare_alone) note_rows(model, step, hashes[0]);
+    result.verify_seconds += seconds_since(verify);
     ++result.steps;
     result.step_seconds.push_back(step_seconds);
     const double share = static_cast<double>(counts.prefill) / static_cast<double>(counts.prefill + counts.decode);
@@ -160,6 +166,7 @@ ReplayResult run_replay(ReplayOptions options, const ShowProgress& progress) {
   result.pool_bytes = model.pool_bytes();
   result.workspace_bytes = model.workspace_bytes();
   result.peak_rss_bytes = peak_rss();
+  result.graph_replays = model.graph_replays();
   result.kv_bytes_per_token = model.kv_bytes_per_token();
   result.window_blocks = options.model.limits.window_blocks;
   result.window_blocks_peak = scheduler.window_blocks().peak();

@@ -26,6 +26,7 @@ struct ReplayOptions {
 struct ReplayResult {
   int64_t requests = 0;
   int64_t steps = 0;
+  int64_t graph_replays = 0;  // steps that were one graph launch
   int64_t prefill_tokens = 0;
   int64_t decode_tokens = 0;
   int64_t reused_tokens = 0;

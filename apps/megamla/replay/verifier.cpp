@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "command.hpp"
 #include "core/tensor.hpp"
 #include "format/bf16.hpp"
+#include "format/kv_record.hpp"
 #include "format/page.hpp"
+#include "layer_call.hpp"
 #include "megamla/kv_insert.h"
 
 namespace megamla::replay {
@@ -92,37 +95,63 @@ Verifier::Rows Verifier::gather(const std::vector<Scheduled>& step, const StepBa
 }
 
 void Verifier::check(const Model::Layer& layer, const std::vector<Scheduled>& step, const StepBatch& batch,
-                     const megamla_tensor& y, const std::vector<int64_t>& rows) {
+                     const std::vector<int64_t>& rows) {
   if (rows.empty()) return;
   app::Arena arena;
   const Rows chosen = gather(step, batch, rows, arena);
   const auto count = static_cast<int64_t>(rows.size());
+  fetch(layer, chosen.metadata, rows);
   megamla_layer_taps taps;
   megamla_layer_taps_init(&taps);
   taps.latent = arena.tensor(MEGAMLA_BF16, {count, format::kHeadDim});
   megamla_forward_params p;
   megamla_forward_params_init(&p);
   p.x = chosen.x;
-  p.y = arena.tensor(MEGAMLA_F32, {count, y.shape[1]});
-  p.cos_sin = layer.cos_sin;
-  p.window = layer.window;
-  p.compressed = layer.compressed;
-  p.compressor_state = layer.state;
+  p.y = arena.tensor(MEGAMLA_F32, {count, layer.y.shape[1]});
+  p.cos_sin = app::on_host(layer.cos_sin);
+  p.window = app::on_host(layer.window);
+  p.compressed = app::on_host(layer.compressed);
+  p.compressor_state = app::on_host(layer.state);
   p.metadata = &chosen.metadata;
   p.taps = &taps;
   p.workspace = workspace_.get();
   p.skip_cache_writes = 1;
   megamla_exec exec = model_.exec();
   exec.device = MEGAMLA_DEVICE_REFERENCE;
-  check_ok(megamla_layer_forward(layer.handle.get(), &p, &exec));
+  check_ok(megamla_layer_forward(layer.reference(), &p, &exec));
   for (int64_t i = 0; i < count; ++i) {
     const int64_t row = rows[static_cast<size_t>(i)];
     const int64_t position = at<const int64_t>(chosen.metadata.positions, i);
-    compare_y(layer, &at<const float>(p.y, i, 0), &at<const uint16_t>(y, row, 0), position);
+    compare_y(layer, &at<const float>(p.y, i, 0), &at<const uint16_t>(layer.y, row, 0), position);
     compare_record(layer, taps.latent, i, position, at<const int64_t>(chosen.metadata.slot_mapping, i));
     worst_.longest_context = std::max(worst_.longest_context, position + 1);
     ++worst_.rows;
   }
+}
+
+// Rows of y, and the pages that the rows' keys are in, from the device to where the views point.
+void Verifier::fetch(const Model::Layer& layer, const megamla_step_metadata& m, const std::vector<int64_t>& rows) {
+  if (layer.y.cuda_device < 0) return;  // it is there
+  const megamla_layer_config& c = layer.config;
+  std::set<int32_t> window;
+  std::set<int32_t> compressed;
+  app::Arena arena;
+  const megamla_tensor topk = arena.tensor(MEGAMLA_I32, {m.positions.shape[0], c.index_topk});
+  if (c.compress_ratio > 0) check_ok(megamla_builtin_topk(&m.positions, c.compress_ratio, &topk));
+  for (int64_t i = 0; i < m.positions.shape[0]; ++i) {
+    const int64_t position = at<const int64_t>(m.positions, i);
+    for (int64_t p = std::max<int64_t>(0, position - c.window + 1); p <= position; ++p)
+      window.insert(at<const int32_t>(m.window_table, i, p / layer.window.page_size));
+    for (int64_t k = 0; k < c.index_topk && c.compress_ratio > 0 && at<int32_t>(topk, i, k) >= 0; ++k)
+      compressed.insert(at<const int32_t>(m.compressed_table, i, at<int32_t>(topk, i, k) / layer.compressed.page_size));
+  }
+  const auto fetch_pages = [&](const megamla_kv_cache& cache, const std::set<int32_t>& pages) {
+    const int64_t bytes = cache.page_size * format::record_bytes(static_cast<megamla_kv_format>(cache.format));
+    for (const int32_t page : pages) model_.fetch(static_cast<char*>(cache.data) + page * cache.page_stride, bytes);
+  };
+  fetch_pages(layer.window, window);
+  if (c.compress_ratio > 0) fetch_pages(layer.compressed, compressed);
+  for (const int64_t row : rows) model_.fetch(&at<uint16_t>(layer.y, row, 0), layer.y.shape[1] * 2);
 }
 
 void Verifier::compare_y(const Model::Layer& layer, const float* ref, const uint16_t* got, int64_t position) {
@@ -156,7 +185,7 @@ void Verifier::compare_record(const Model::Layer& layer, const megamla_tensor& l
   p.latent = slice(latent, index, index + 1);
   p.positions = arena.tensor(MEGAMLA_I64, {1});
   at<int64_t>(p.positions, 0) = position;
-  p.cos_sin = layer.cos_sin;
+  p.cos_sin = app::on_host(layer.cos_sin);
   p.slot_mapping = arena.tensor(MEGAMLA_I64, {1});
   p.cache = {arena.bytes(stride), 1, stride, 1, kind, MEGAMLA_PAGE_PLANAR, -1, 0};
   p.writer = MEGAMLA_WRITER_WINDOW;
@@ -165,7 +194,7 @@ void Verifier::compare_record(const Model::Layer& layer, const megamla_tensor& l
   check_ok(megamla_kv_insert(&p, &exec));
   float got[format::kHeadDim];
   float ref[format::kHeadDim];
-  const auto stored = format::slot_bytes(layer.window, slot);
+  const auto stored = format::slot_bytes(app::on_host(layer.window), slot);
   const auto expected = format::slot_bytes(p.cache, 0);
   format::decode_row(kind, stored.data, stored.scale, got);
   format::decode_row(kind, expected.data, expected.scale, ref);

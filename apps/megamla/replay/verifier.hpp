@@ -27,9 +27,9 @@ class Verifier {
 
   // Rows of this step to check; drawn before its results are looked at.
   std::vector<int64_t> choose(const std::vector<Scheduled>& step);
-  // Checks `rows` of the layer's y. Caches must hold the step.
+  // Checks `rows` of the layer's y after the model ran the step.
   void check(const Model::Layer& layer, const std::vector<Scheduled>& step, const StepBatch& batch,
-             const megamla_tensor& y, const std::vector<int64_t>& rows);
+             const std::vector<int64_t>& rows);
 
   const WorstErrors& worst() const { return worst_; }
 
@@ -37,6 +37,7 @@ class Verifier {
   struct Rows;  // the chosen rows as a batch of single-token requests
   Rows gather(const std::vector<Scheduled>& step, const StepBatch& batch, const std::vector<int64_t>& rows,
               app::Arena& arena) const;
+  void fetch(const Model::Layer& layer, const megamla_step_metadata& chosen, const std::vector<int64_t>& rows);
   void compare_y(const Model::Layer& layer, const float* ref, const uint16_t* got, int64_t position);
   void compare_record(const Model::Layer& layer, const megamla_tensor& latent, int64_t index, int64_t position,
                       int64_t slot);
