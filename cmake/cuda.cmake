@@ -1,5 +1,6 @@
 # GPU kernels: src/cuda/**.cu for Hopper (sm_90a, no PTX: wgmma and setmaxnreg exist on no other architecture).
-# Sets MEGAMLA_HAVE_CUDA and MEGAMLA_CUDA_SOURCES.
+# Sets MEGAMLA_HAVE_CUDA, MEGAMLA_CUDA_SOURCES and MEGAMLA_CUDA_RUNTIME, the library of the CUDA runtime.
+# With MEGAMLA_CUDA_INTERPRETER the kernels stay PTX, which tests/ptx_interpreter runs on the CPU.
 set(MEGAMLA_HAVE_CUDA OFF)
 file(GLOB_RECURSE MEGAMLA_CUDA_SOURCES CONFIGURE_DEPENDS src/cuda/*.cu src/cuda/*.cpp)
 if(MEGAMLA_CUDA STREQUAL "OFF" OR NOT MEGAMLA_CUDA_SOURCES)
@@ -18,8 +19,14 @@ if(NOT CMAKE_CUDA_COMPILER)
   return()
 endif()
 
-set(CMAKE_CUDA_ARCHITECTURES 90a-real)
-set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+if(MEGAMLA_CUDA_INTERPRETER)
+  set(CMAKE_CUDA_ARCHITECTURES 90a-virtual)
+  set(CMAKE_CUDA_RUNTIME_LIBRARY None)
+  string(APPEND CMAKE_CUDA_FLAGS " --no-compress -lineinfo")
+else()
+  set(CMAKE_CUDA_ARCHITECTURES 90a-real)
+  set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+endif()
 enable_language(CUDA)
 # CMake 3.25 knows no C++20 flag for nvcc.
 if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
@@ -28,3 +35,9 @@ if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
 endif()
 find_package(CUDAToolkit REQUIRED)
 set(MEGAMLA_HAVE_CUDA ON)
+if(MEGAMLA_CUDA_INTERPRETER)
+  add_subdirectory(tests/ptx_interpreter)
+  set(MEGAMLA_CUDA_RUNTIME ptx_runtime)
+else()
+  set(MEGAMLA_CUDA_RUNTIME CUDA::cudart_static)
+endif()

@@ -24,7 +24,7 @@ set_target_properties(megamla_objects PROPERTIES C_VISIBILITY_PRESET hidden CXX_
 set(MEGAMLA_PRIVATE_LIBRARIES fmt::fmt hwy::hwy OpenMP::OpenMP_CXX Threads::Threads
                               oneDNN::dnnl)
 if(MEGAMLA_HAVE_CUDA)
-  list(APPEND MEGAMLA_PRIVATE_LIBRARIES CUDA::cudart_static)
+  list(APPEND MEGAMLA_PRIVATE_LIBRARIES ${MEGAMLA_CUDA_RUNTIME})
   target_compile_definitions(megamla_objects PUBLIC MEGAMLA_HAVE_CUDA=1)
 endif()
 target_link_libraries(megamla_objects PUBLIC megamla_options ${MEGAMLA_PRIVATE_LIBRARIES})
