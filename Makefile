@@ -13,7 +13,7 @@ configure = cmake --preset $(1) $(call generator,$(1)) $(golden) $(CMAKE_ARGS)
 # The flags of this make are not for the build tool that CMake starts.
 build = env -u MAKEFLAGS -u MFLAGS cmake --build build/$(1) -j $(JOBS)
 
-.PHONY: help bootstrap bootstrap-lint bootstrap-checks bootstrap-python build demo test asan tsan fuzz valgrind python format tidy clean
+.PHONY: help bootstrap bootstrap-lint bootstrap-checks bootstrap-python build demo test asan tsan fuzz valgrind python ptx format tidy clean
 
 help:
 	@echo 'make demo     replay a small trace through the whole layer, verified against the reference'
@@ -24,6 +24,7 @@ help:
 	@echo 'make fuzz     run every fuzz target for FUZZ_SECONDS, default 60 (clang)'
 	@echo 'make valgrind a very small replay under memcheck'
 	@echo 'make python   build the Python wheel and test it in a virtual environment (pip downloads its requirements)'
+	@echo 'make ptx      run the GPU kernels on the CPU: nvcc'"'"'s PTX, interpreted and checked (without nvcc: pip downloads it)'
 	@echo 'make format   format every source in place'
 	@echo 'make tidy     clang-tidy over src and apps'
 	@echo 'make clean    remove build/'
@@ -74,6 +75,9 @@ valgrind: bootstrap-checks
 
 python: bootstrap-python
 	JOBS=$(JOBS) CMAKE_ARGS='$(CMAKE_ARGS)' scripts/python.sh
+
+ptx: bootstrap-python
+	JOBS=$(JOBS) CMAKE_ARGS='$(golden) $(CMAKE_ARGS)' scripts/ptx.sh
 
 format: bootstrap-lint
 	scripts/format.sh

@@ -3,10 +3,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstring>
 #include <string>
 #include <vector>
 
-#include "machine.hpp"
+#include "ptx_interpreter/machine.hpp"
 
 namespace ptx::test {
 
