@@ -3,6 +3,8 @@
 JOBS ?= $(shell nproc)
 # Extra arguments of the configure step, e.g. CMAKE_ARGS=-DMEGAMLA_CUDA=OFF
 CMAKE_ARGS ?=
+# make python: anything here tests megamla.torch, too
+TORCH ?=
 PROGRAM := build/release/apps/megamla/megamla
 DEMO := $(PROGRAM) replay examples/demo_trace.jsonl --layers 2,20 --max-requests 3 --verify 0.02
 
@@ -23,7 +25,8 @@ help:
 	@echo 'make tsan     build and run the tests with threads under ThreadSanitizer (clang)'
 	@echo 'make fuzz     run every fuzz target for FUZZ_SECONDS, default 60 (clang)'
 	@echo 'make valgrind a very small replay under memcheck'
-	@echo 'make python   build the Python wheel and test it in a virtual environment (pip downloads its requirements)'
+	@echo 'make python   build the Python wheel and test it in a virtual environment (pip downloads its requirements);'
+	@echo '              TORCH=1: with PyTorch, and the tests of megamla.torch'
 	@echo 'make ptx      run the GPU kernels on the CPU: nvcc'"'"'s PTX, interpreted and checked (without nvcc: pip downloads it)'
 	@echo 'make format   format every source in place'
 	@echo 'make tidy     clang-tidy over src and apps'
@@ -74,7 +77,7 @@ valgrind: bootstrap-checks
 	scripts/valgrind.sh $(PROGRAM)
 
 python: bootstrap-python
-	JOBS=$(JOBS) CMAKE_ARGS='$(CMAKE_ARGS)' scripts/python.sh
+	JOBS=$(JOBS) CMAKE_ARGS='$(CMAKE_ARGS)' TORCH='$(TORCH)' scripts/python.sh
 
 ptx: bootstrap-python
 	JOBS=$(JOBS) CMAKE_ARGS='$(golden) $(CMAKE_ARGS)' scripts/ptx.sh

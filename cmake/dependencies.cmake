@@ -8,6 +8,9 @@ find_package(hwy 1.0.3 REQUIRED)
 # oneDNN: Debian 12 has 2.6, Ubuntu 24.04 has 3.x. Not through its CMake package: Debian's asks for OpenCL's headers,
 # which its own development package does not bring.
 if(NOT TARGET oneDNN::dnnl)
+  if(MEGAMLA_BUILD_PYTHON)
+    include(${CMAKE_CURRENT_LIST_DIR}/wheel_onednn.cmake)
+  endif()
   find_path(MEGAMLA_DNNL_INCLUDE oneapi/dnnl/dnnl.hpp REQUIRED)
   find_library(MEGAMLA_DNNL_LIBRARY dnnl REQUIRED)
   add_library(oneDNN::dnnl UNKNOWN IMPORTED)

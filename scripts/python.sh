@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds the wheel, installs it into a new virtual environment and tests it there: golden cases through its program,
-# pytest, the documentation's examples. Usage: scripts/python.sh. Environment: JOBS, CMAKE_ARGS, MEGAMLA_GOLDEN_DIR.
+# pytest, the documentation's examples. Usage: scripts/python.sh. Environment: JOBS, CMAKE_ARGS, MEGAMLA_GOLDEN_DIR; TORCH=1
+# installs PyTorch, too, and tests megamla.torch.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export CMAKE_BUILD_PARALLEL_LEVEL=${JOBS:-$(nproc)}
@@ -11,9 +12,10 @@ rm -rf "$folder/venv" "$folder/dist"
 
 python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" --quiet wheel --no-deps --wheel-dir "$folder/dist" .
-"$folder/venv/bin/pip" --quiet install "$folder"/dist/megamla-*.whl pytest
-bytes=$(stat -c %s "$folder"/dist/megamla-*.whl)
-echo "wheel: $(basename "$folder"/dist/megamla-*.whl), $bytes bytes"
+wheel=$(echo "$folder"/dist/megamla-*.whl)
+"$folder/venv/bin/pip" --quiet install "$wheel[test${TORCH:+,torch}]"
+bytes=$(stat -c %s "$wheel")
+echo "wheel: $(basename "$wheel"), $bytes bytes"
 [ "$bytes" -lt 30000000 ] || { echo "python: expected a wheel below 30 MB" >&2; exit 1; }
 
 "$folder/venv/bin/python" -m megamla check "${MEGAMLA_GOLDEN_DIR:-tests/golden}" | tail -n 1

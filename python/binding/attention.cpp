@@ -26,7 +26,7 @@ struct Outputs {
 
 template <typename Params>
 void set_query(Call& call, Params& p, const Query& query) {
-  p.q = call.tensor("q", query.q, {MEGAMLA_BF16});
+  p.q = call.rows("q", query.q, {MEGAMLA_BF16}, 3);
   p.q_layout = static_cast<int32_t>(query.q_layout);
   p.q_norm = query.q_norm ? 1 : 0;
   p.q_norm_eps = static_cast<float>(query.q_norm_eps);
@@ -43,9 +43,9 @@ void set_outputs(Call& call, Params& p, const Outputs& outputs) {
   p.attn_sink = call.tensor("attn_sink", outputs.attn_sink, {MEGAMLA_F32});
   p.live_heads = outputs.live_heads;
   p.output = static_cast<int32_t>(outputs.output);
-  p.out = call.tensor("out", outputs.out, {out_dtype});
+  p.out = call.rows("out", outputs.out, {out_dtype}, 3);
   p.out_scale = call.tensor("out_scale", outputs.out_scale, {MEGAMLA_I32});
-  p.lse = call.tensor("lse", outputs.lse, {MEGAMLA_F32});
+  p.lse = call.rows("lse", outputs.lse, {MEGAMLA_F32}, 2);
 }
 
 megamla_limits limits_of(const megamla_tensor& q, const megamla_tensor& window_slots, const megamla_tensor& keys) {
@@ -69,10 +69,10 @@ void decode_attention(TensorView q, int64_t q_layout, bool q_norm, double q_norm
   megamla_decode_attention_init(&p);
   set_query(call, p, {q, q_layout, q_norm, q_norm_eps, softmax_scale, positions, cos_sin});
   p.window = call.cache("window", window, window_layout);
-  p.window_slots = call.tensor("window_slots", window_slots, {MEGAMLA_I32});
+  p.window_slots = call.rows("window_slots", window_slots, {MEGAMLA_I32}, 2);
   p.window_lens = call.tensor("window_lens", window_lens, {MEGAMLA_I32});
   p.compressed = call.cache("compressed", compressed, compressed_layout);
-  p.compressed_slots = call.tensor("compressed_slots", compressed_slots, {MEGAMLA_I32});
+  p.compressed_slots = call.rows("compressed_slots", compressed_slots, {MEGAMLA_I32}, 2);
   p.compressed_lens = call.tensor("compressed_lens", compressed_lens, {MEGAMLA_I32});
   p.batch_invariant = batch_invariant ? 1 : 0;
   set_outputs(call, p, {attn_sink, live_heads, output, out, out_scale, lse});
@@ -89,11 +89,11 @@ void prefill_attention(TensorView q, int64_t q_layout, bool q_norm, double q_nor
   megamla_prefill_attention_params p;
   megamla_prefill_attention_init(&p);
   set_query(call, p, {q, q_layout, q_norm, q_norm_eps, softmax_scale, positions, cos_sin});
-  p.kv = call.tensor("kv", kv, {MEGAMLA_BF16});
-  p.indices = call.tensor("indices", indices, {MEGAMLA_I32});
+  p.kv = call.rows("kv", kv, {MEGAMLA_BF16}, 2);
+  p.indices = call.rows("indices", indices, {MEGAMLA_I32}, 2);
   p.topk_length = call.tensor("topk_length", topk_length, {MEGAMLA_I32});
   set_outputs(call, p, {attn_sink, live_heads, output, out, out_scale, lse});
-  p.max_logits = call.tensor("max_logits", max_logits, {MEGAMLA_F32});
+  p.max_logits = call.rows("max_logits", max_logits, {MEGAMLA_F32}, 2);
   call.run(megamla_prefill_attention, p, megamla_prefill_attention_workspace_size, limits_of(p.q, {}, p.indices));
 }
 

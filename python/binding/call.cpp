@@ -25,8 +25,11 @@ int32_t dtype_of(DLDataType type, Dtypes dtypes) {
       return type.bits == 8 ? one_byte() : type.bits == 16 ? MEGAMLA_BF16 : kUnknownDtype;
     case kDLBool:
       return type.bits == 8 ? MEGAMLA_U8 : kUnknownDtype;
-    case kDLInt:
-      return type.bits == 32 ? MEGAMLA_I32 : type.bits == 64 ? MEGAMLA_I64 : kUnknownDtype;
+    case kDLInt:  // engines may keep the bytes of a cache as int8
+      return type.bits == 8    ? MEGAMLA_U8
+             : type.bits == 32 ? MEGAMLA_I32
+             : type.bits == 64 ? MEGAMLA_I64
+                               : kUnknownDtype;
     case kDLFloat:
       return type.bits == 32 ? MEGAMLA_F32 : type.bits == 64 ? MEGAMLA_F64 : kUnknownDtype;
     case kDLBfloat:
@@ -133,6 +136,26 @@ megamla_tensor Call::tensor(const char* name, const MaybeTensor& tensor, Dtypes 
   return view;
 }
 
+megamla_tensor Call::rows(const char* name, const MaybeTensor& tensor, Dtypes dtypes, int ndim) {
+  megamla_tensor view = this->tensor(name, tensor, dtypes);
+  if (view.ndim != ndim + 1) return view;
+  const bool one_run = view.shape[0] <= 1 || view.shape[1] <= 1 || view.stride[0] == view.shape[1] * view.stride[1];
+  if (!one_run) {
+    TVM_FFI_THROW(ValueError) << refused(op_, name, "strides of the first two dimensions that merge",
+                                         std::to_string(view.stride[0]) + " and " + std::to_string(view.stride[1]));
+  }
+  if (view.shape[1] > 1) view.stride[0] = view.stride[1];
+  view.shape[0] *= view.shape[1];
+  for (int i = 1; i < ndim; ++i) {
+    view.shape[i] = view.shape[i + 1];
+    view.stride[i] = view.stride[i + 1];
+  }
+  view.ndim = ndim;
+  view.shape[ndim] = 0;
+  view.stride[ndim] = 0;
+  return view;
+}
+
 megamla_kv_cache Call::cache(const char* name, const MaybeTensor& pages, int64_t layout) {
   megamla_kv_cache cache{};
   cache.cuda_device = -1;
@@ -154,7 +177,8 @@ megamla_kv_cache Call::cache(const char* name, const MaybeTensor& pages, int64_t
   cache.data = view.data;
   cache.num_pages = view.shape[0];
   cache.page_size = view.shape[1];
-  cache.page_stride = view.shape[0] > 0 ? view.stride[0] : record * view.shape[1];
+  // The stride of a dimension of 1 is never taken, and not every framework keeps it.
+  cache.page_stride = view.shape[0] > 1 ? view.stride[0] : record * view.shape[1];
   cache.format = format;
   cache.layout = static_cast<int32_t>(layout);
   cache.cuda_device = view.cuda_device;
@@ -168,15 +192,25 @@ megamla_exec Call::exec() const {
 }
 
 void Call::make_workspace(WorkspaceSize size, megamla_limits limits) {
-  if (exec_.workspace != nullptr || cuda_device_ >= 0 || exec_.num_threads < 0) return;
+  if (exec_.workspace != nullptr || exec_.num_threads < 0) return;
   limits.num_threads = exec_.num_threads;
-  const auto device = exec_.device == MEGAMLA_DEVICE_AUTO ? MEGAMLA_DEVICE_CPU : exec_.device;
+  const auto memory = cuda_device_ >= 0 ? MEGAMLA_DEVICE_CUDA : MEGAMLA_DEVICE_CPU;
+  const auto device = exec_.device == MEGAMLA_DEVICE_AUTO ? memory : static_cast<megamla_device>(exec_.device);
   int64_t bytes = 0;
   // Limits that are refused belong to arguments that the op refuses, with a better message.
-  if (size(&limits, static_cast<megamla_device>(device), &bytes) != MEGAMLA_OK || bytes == 0) return;
-  const auto rounded = (static_cast<size_t>(bytes) + kWorkspaceAlignment - 1) / kWorkspaceAlignment;
-  own_workspace_.reset(std::aligned_alloc(kWorkspaceAlignment, rounded * kWorkspaceAlignment));
-  exec_.workspace = own_workspace_.get();
+  if (size(&limits, device, &bytes) != MEGAMLA_OK || bytes == 0) return;
+  if (cuda_device_ >= 0) {
+    if (TVMFFIEnvGetDLPackManagedTensorAllocator() == nullptr) return;  // the op names the bytes that it misses
+    framework_workspace_ = tvm::ffi::Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, {bytes + kWorkspaceAlignment},
+                                                          {kDLUInt, 8, 1}, {kDLCUDA, cuda_device_});
+    const auto address = reinterpret_cast<uintptr_t>((*framework_workspace_).data_ptr());
+    exec_.workspace =
+        reinterpret_cast<void*>((address + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment);
+  } else {
+    const auto rounded = (static_cast<size_t>(bytes) + kWorkspaceAlignment - 1) / kWorkspaceAlignment;
+    own_workspace_.reset(std::aligned_alloc(kWorkspaceAlignment, rounded * kWorkspaceAlignment));
+    exec_.workspace = own_workspace_.get();
+  }
   exec_.workspace_bytes = exec_.workspace != nullptr ? bytes : 0;
 }
 

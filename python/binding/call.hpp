@@ -38,6 +38,8 @@ class Call {
   // A view of `tensor`; TypeError if its dtype is none of `dtypes` (empty: any). numpy has no bf16 and no fp8: uint16
   // holds the bits of bf16, and uint8 those of the first one-byte dtype of `dtypes`.
   megamla_tensor tensor(const char* name, const MaybeTensor& tensor, Dtypes dtypes);
+  // The same with `ndim` dimensions, or one more: then the first two are one.
+  megamla_tensor rows(const char* name, const MaybeTensor& tensor, Dtypes dtypes, int ndim);
   // Pages [num_pages, page_size, record] or [num_pages, page_size, 1, record], bytes: the record's size is the format.
   megamla_kv_cache cache(const char* name, const MaybeTensor& pages, int64_t layout);
 
@@ -46,7 +48,8 @@ class Call {
     const megamla_exec exec = this->exec();
     check(op(&params, &exec));
   }
-  // The same for an op that has a workspace: in host memory it is made for this call if the caller gave none.
+  // The same for an op that has a workspace: if the caller gave none it is made for this call, on a GPU by the
+  // framework's allocator, so that it is free again behind the op's work on the stream, in a graph too.
   using WorkspaceSize = megamla_status (*)(const megamla_limits*, megamla_device, int64_t*);
   template <typename Params>
   void run(megamla_status (*op)(const Params*, const megamla_exec*), const Params& params, WorkspaceSize size,
@@ -65,6 +68,7 @@ class Call {
   megamla_exec exec_ = MEGAMLA_EXEC_INIT;
   int32_t cuda_device_ = -1;
   std::unique_ptr<void, decltype(&std::free)> own_workspace_{nullptr, std::free};
+  tvm::ffi::Optional<tvm::ffi::Tensor> framework_workspace_;
 };
 
 }  // namespace megamla::python

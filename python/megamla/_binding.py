@@ -10,6 +10,8 @@ import tvm_ffi
 
 #: A numpy array, or any object with ``__dlpack__`` (PyTorch, CuPy, JAX, ...). Never copied.
 Tensor = Any
+#: A Tensor that the op writes; one that is read before it is written, too.
+Output = Any
 
 _FOLDER = pathlib.Path(__file__).resolve().parent
 _library = tvm_ffi.load_module(str(_FOLDER / "lib" / "libmegamla_python.so"))
@@ -41,30 +43,40 @@ class _Readable:
         self.array = array  # keeps the memory alive
 
 
+# Types whose objects go to the library as they are, noted when the first of them has been looked at.
+_plain_types: set[type] = set()
+
+
 def read(op: str, name: str, value: Tensor) -> Any:
     """A tensor that the op reads."""
+    if type(value) in _plain_types:
+        return value
     if isinstance(value, np.ndarray) and not value.flags.writeable:
         return np.asarray(_Readable(value))
     return _tensor(op, name, value)
 
 
-def write(op: str, name: str, value: Tensor) -> Any:
+def write(op: str, name: str, value: Output) -> Any:
     """A tensor that the op writes."""
+    if type(value) in _plain_types:
+        return value
     if isinstance(value, np.ndarray) and not value.flags.writeable:
         raise ValueError(f"{op}: {name}: expected memory that may be written, got a read-only array")
     return _tensor(op, name, value)
 
 
 def read_optional(op: str, name: str, value: Optional[Tensor]) -> Any:
-    return None if value is None else read(op, name, value)
+    return value if value is None or type(value) in _plain_types else read(op, name, value)
 
 
-def write_optional(op: str, name: str, value: Optional[Tensor]) -> Any:
-    return None if value is None else write(op, name, value)
+def write_optional(op: str, name: str, value: Optional[Output]) -> Any:
+    return value if value is None or type(value) in _plain_types else write(op, name, value)
 
 
 def _tensor(op: str, name: str, value: Any) -> Any:
     # A numpy scalar has __dlpack__ too, but not the caller's memory.
-    if hasattr(value, "__dlpack__") and not isinstance(value, np.generic):
-        return value
-    raise TypeError(f"{op}: {name}: expected a numpy array or a DLPack tensor, got {type(value).__name__}")
+    if not hasattr(value, "__dlpack__") or isinstance(value, np.generic):
+        raise TypeError(f"{op}: {name}: expected a numpy array or a DLPack tensor, got {type(value).__name__}")
+    if not isinstance(value, np.ndarray):
+        _plain_types.add(type(value))
+    return value

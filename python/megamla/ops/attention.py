@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Optional
 
-from .._binding import DEVICES, PAGE_LAYOUTS, Tensor, choice, library
+from .._binding import DEVICES, PAGE_LAYOUTS, Output, Tensor, choice, library
 from .._binding import read, read_optional, write, write_optional
 
 _Q_LAYOUTS = {"standard": 0, "chunked": 1}
@@ -17,9 +17,9 @@ def decode_attention(
     window: Tensor,
     window_slots: Tensor,
     *,
-    out: Tensor,
-    out_scale: Optional[Tensor] = None,
-    lse: Optional[Tensor] = None,
+    out: Output,
+    out_scale: Optional[Output] = None,
+    lse: Optional[Output] = None,
     output: str = "fp8_pair",
     q_layout: str = "standard",
     q_norm_eps: Optional[float] = None,
@@ -35,7 +35,7 @@ def decode_attention(
     attn_sink: Optional[Tensor] = None,
     live_heads: int = 0,
     batch_invariant: bool = False,
-    workspace: Optional[Tensor] = None,
+    workspace: Optional[Output] = None,
     device: str = "auto",
     num_threads: int = 0,
 ) -> Tensor:
@@ -58,7 +58,8 @@ def decode_attention(
     lse: float32 [T, H], natural log of the sum of exp(logit) without the sink; +inf where no key is valid.
     batch_invariant: a row's bits do not depend on the other rows of the call.
 
-    Raises TypeError, ValueError, NotImplementedError, RuntimeError (see ``megamla.ops``); zero tokens are no error.
+    T of q, slots, out and lse may be two dimensions that merge, [requests, tokens of each]; zero tokens are no error.
+    Raises TypeError, ValueError, NotImplementedError, RuntimeError (see ``megamla.ops``).
     """
     op = "decode_attention"
     library().decode_attention(
@@ -96,10 +97,10 @@ def prefill_attention(
     kv: Tensor,
     indices: Tensor,
     *,
-    out: Tensor,
-    out_scale: Optional[Tensor] = None,
-    lse: Optional[Tensor] = None,
-    max_logits: Optional[Tensor] = None,
+    out: Output,
+    out_scale: Optional[Output] = None,
+    lse: Optional[Output] = None,
+    max_logits: Optional[Output] = None,
     output: str = "fp8_pair",
     q_layout: str = "standard",
     q_norm_eps: Optional[float] = None,
@@ -109,18 +110,19 @@ def prefill_attention(
     topk_length: Optional[Tensor] = None,
     attn_sink: Optional[Tensor] = None,
     live_heads: int = 0,
-    workspace: Optional[Tensor] = None,
+    workspace: Optional[Output] = None,
     device: str = "auto",
     num_threads: int = 0,
 ) -> Tensor:
     """decode_attention over gathered rows. Returns ``out``.
 
-    kv: bf16 [s_kv, 512], RoPE already applied; row stride free, a multiple of 8 elements, 16-byte aligned.
-    indices: int32 [T, topk], rows of kv; others are skipped. topk_length: int32 [T]; None: all columns.
+    kv: bf16 [s_kv, 512] or [s_kv, 1, 512], RoPE already applied; row stride free, a multiple of 8 elements, 16-byte
+        aligned.
+    indices: int32 [T, topk] or [T, 1, topk], rows of kv; others are skipped. topk_length: int32 [T]; None: all columns.
     max_logits: float32 [T, H], the largest softmax_scale * q.k; -inf where no key is valid.
     Everything else as in ``decode_attention``.
 
-    Raises TypeError, ValueError, NotImplementedError, RuntimeError (see ``megamla.ops``); zero tokens are no error.
+    Raises TypeError, ValueError, NotImplementedError, RuntimeError (see ``megamla.ops``).
     """
     op = "prefill_attention"
     library().prefill_attention(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Optional
 
-from .._binding import DEVICES, PAGE_LAYOUTS, Tensor, choice, library
+from .._binding import DEVICES, PAGE_LAYOUTS, Output, Tensor, choice, library
 from .._binding import read, read_optional, write, write_optional
 
 _WRITERS = {"window": 0, "compressed": 1}
@@ -14,13 +14,13 @@ def kv_insert(
     latent: Tensor,
     slot_mapping: Tensor,
     *,
-    out: Tensor,
+    out: Output,
     layout: str = "planar",
     writer: str = "window",
     compress_ratio: int = 0,
     positions: Optional[Tensor] = None,
     cos_sin: Optional[Tensor] = None,
-    skipped_rows: Optional[Tensor] = None,
+    skipped_rows: Optional[Output] = None,
     device: str = "auto",
     num_threads: int = 0,
 ) -> Tensor:
@@ -60,7 +60,7 @@ def kv_gather(
     seq_lens: Tensor,
     block_table: Tensor,
     *,
-    out: Tensor,
+    out: Output,
     layout: str = "planar",
     gather_lens: Optional[Tensor] = None,
     offset: int = 0,
@@ -96,15 +96,15 @@ def kv_compress(
     kv_score: Tensor,
     weight: Tensor,
     *,
-    out: Tensor,
+    out: Output,
     compress_ratio: int,
     eps: float = 1e-20,
     token_to_req: Optional[Tensor] = None,
     positions: Optional[Tensor] = None,
     state_block: Optional[Tensor] = None,
-    state: Optional[Tensor] = None,
-    written: Optional[Tensor] = None,
-    workspace: Optional[Tensor] = None,
+    state: Optional[Output] = None,
+    written: Optional[Output] = None,
+    workspace: Optional[Output] = None,
     device: str = "auto",
     num_threads: int = 0,
 ) -> Tensor:

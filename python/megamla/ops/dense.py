@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Optional
 
-from .._binding import DEVICES, Tensor, choice, library
+from .._binding import DEVICES, Output, Tensor, choice, library
 from .._binding import read, read_optional, write, write_optional
 
 _INPUTS = {"bf16": 0, "fp8_pair": 1, "mxfp8": 2}
@@ -19,15 +19,15 @@ def block_scaled_linear(
     x: Tensor,
     weight: Tensor,
     *,
-    out: Tensor,
-    out_scale: Optional[Tensor] = None,
+    out: Output,
+    out_scale: Optional[Output] = None,
     x_scale: Optional[Tensor] = None,
     weight_scale: Optional[Tensor] = None,
     input: str = "bf16",
     weight_kind: str = "block_32",
     output: str = "bf16",
     batch_invariant: bool = False,
-    workspace: Optional[Tensor] = None,
+    workspace: Optional[Output] = None,
     device: str = "auto",
     num_threads: int = 0,
 ) -> Tensor:
@@ -65,8 +65,8 @@ def block_scaled_linear(
 def output_cast(
     x: Tensor,
     *,
-    out: Tensor,
-    out_scale: Tensor,
+    out: Output,
+    out_scale: Output,
     target: str = "attention_output",
     device: str = "auto",
     num_threads: int = 0,
@@ -95,11 +95,11 @@ def output_cast(
 def permute_weights(
     x: Tensor,
     *,
-    out: Tensor,
+    out: Output,
     kind: str,
     x_scale: Optional[Tensor] = None,
-    out_scale: Optional[Tensor] = None,
-    out_scale_packed: Optional[Tensor] = None,
+    out_scale: Optional[Output] = None,
+    out_scale_packed: Optional[Output] = None,
     device: str = "auto",
     num_threads: int = 0,
 ) -> Tensor:
@@ -131,7 +131,7 @@ def permute_weights(
 
 
 def rms_norm(
-    x: Tensor, weight: Tensor, *, out: Tensor, eps: float = 1e-20, device: str = "auto", num_threads: int = 0
+    x: Tensor, weight: Tensor, *, out: Output, eps: float = 1e-20, device: str = "auto", num_threads: int = 0
 ) -> Tensor:
     """out = x * rsqrt(mean(x^2) + eps) * weight, rounded to bf16 once, after the weight. Returns ``out``.
 
@@ -154,7 +154,7 @@ def rms_norm(
 
 def rope_table(
     *,
-    out: Tensor,
+    out: Output,
     theta: float,
     factor: float = 1.0,
     original_max_position: float = 0.0,
@@ -162,7 +162,7 @@ def rope_table(
     beta_slow: float = 1.0,
     angles: str = "exact",
     positions: Optional[Tensor] = None,
-    inv_freq: Optional[Tensor] = None,
+    inv_freq: Optional[Output] = None,
     device: str = "auto",
     num_threads: int = 0,
 ) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Optional
 
-from .._binding import DEVICES, Tensor, choice, library, read, read_optional, write
+from .._binding import DEVICES, Output, Tensor, choice, library, read, read_optional, write
 
 
 def topk_to_slots(
@@ -12,8 +12,8 @@ def topk_to_slots(
     token_to_req: Tensor,
     block_table: Tensor,
     *,
-    out: Tensor,
-    lens: Tensor,
+    out: Output,
+    lens: Output,
     slots_per_page: int,
     num_pages: int = 0,
     is_valid_token: Optional[Tensor] = None,
@@ -52,8 +52,8 @@ def combine_topk_swa(
     seq_lens: Tensor,
     gather_lens: Tensor,
     *,
-    out: Tensor,
-    lens: Tensor,
+    out: Output,
+    lens: Output,
     window: int,
     compress_ratio: int,
     m: int,
@@ -95,11 +95,11 @@ def swa_metadata(
     slot_mapping: Tensor,
     block_table: Tensor,
     *,
-    out: Tensor,
-    decode_swa_lens: Tensor,
-    is_valid_token: Tensor,
-    token_to_req: Tensor,
-    prefill_gather_lens: Tensor,
+    out: Output,
+    decode_swa_lens: Output,
+    is_valid_token: Output,
+    token_to_req: Output,
+    prefill_gather_lens: Output,
     page_size: int,
     num_decodes: int,
     window: int = 128,
@@ -145,7 +145,7 @@ def swa_metadata(
 
 
 def compressed_slot_mapping(
-    query_start_loc: Tensor, seq_lens: Tensor, block_table: Tensor, *, out: Tensor, states_per_page: int
+    query_start_loc: Tensor, seq_lens: Tensor, block_table: Tensor, *, out: Output, states_per_page: int
 ) -> Tensor:
     """Slots of the compressed rows that a step's tokens close (ratio 2). Host memory only. Returns ``out``.
 

@@ -1,0 +1,85 @@
+"""``torch.ops.megamla``: operators as PyTorch's dispatcher, its compiler and its graphs know them.
+
+Every function of ``megamla.ops`` that has an ``out`` is an operator of the same name and arguments. Its schema says
+which tensors it writes, it returns nothing, and so its stand-in for tensors without memory has nothing to compute.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Callable, TypeVar
+
+import torch
+
+from .. import ops
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_library = torch.library.Library("megamla", "DEF")
+# The compiler hands over tensors with the strides that the program gave them.
+_TAGS = (torch.Tag.needs_exact_strides,)
+# Annotations of megamla.ops as types of a schema; an int may be a size that the compiler knows by name only.
+_TYPES = {"Tensor": "Tensor", "Output": "Tensor", "str": "str", "int": "SymInt", "float": "float", "bool": "bool"}
+
+
+def schema_of(function: Callable[..., Any]) -> str:
+    """The schema of an operator that calls ``function`` and returns nothing: "rms_norm(Tensor x, ...) -> ()"."""
+    arguments: list[str] = []
+    aliases = iter("abcdefgh")
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY and "*" not in arguments:
+            arguments.append("*")
+        name = parameter.annotation
+        optional = name.startswith("Optional[")
+        name = name[len("Optional[") : -1] if optional else name
+        written = f"({next(aliases)}!)" if name == "Output" else ""
+        argument = f"{_TYPES[name]}{written}{'?' if optional else ''} {parameter.name}"
+        if parameter.default is not inspect.Parameter.empty:
+            default = parameter.default
+            argument += f'="{default}"' if isinstance(default, str) else f"={default}"
+        arguments.append(argument)
+    return f"{function.__name__}({', '.join(arguments)}) -> ()"
+
+
+def register_op(function: Callable[..., Any]) -> None:
+    """An operator that writes what ``function`` annotates as Output."""
+
+    def run(*args: Any, **kwargs: Any) -> None:
+        function(*args, **kwargs)
+
+    def run_without_memory(*args: Any, **kwargs: Any) -> None:
+        pass
+
+    name = function.__name__
+    _library.define(schema_of(function), tags=_TAGS)
+    _library.impl(name, run, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"megamla::{name}", run_without_memory, lib=_library)
+
+
+def op(name: str) -> Callable[..., None]:
+    """An operator of ``register_op``, for the functions of this package: through PyTorch's dispatcher where a compiler
+    or a mode may look on, else straight into the library, which is several microseconds nearer."""
+    function, operator = getattr(ops, name), getattr(torch.ops.megamla, name).default
+
+    def call(first: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+        watched = torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0
+        (operator if watched or type(first) is not torch.Tensor else function)(first, *args, **kwargs)
+
+    return call
+
+
+def composite(*written: str, schema: str = "") -> Callable[[_Function], _Function]:
+    """Makes a function that calls operators an operator, too: the compiler looks into it. ``written``: its arguments
+    that it writes; ``schema``: where the annotations do not say it."""
+
+    def register(function: _Function) -> _Function:
+        text = schema or torch.library.infer_schema(function, mutates_args=written)
+        _library.define(function.__name__ + text)
+        _library.impl(function.__name__, function, "CompositeImplicitAutograd")
+        return function
+
+    return register
+
+
+for _name in ops.__all__:
+    if "out" in inspect.signature(getattr(ops, _name)).parameters:
+        register_op(getattr(ops, _name))
