@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "lanes.hpp"
+#include "races.hpp"
 
 namespace ptx {
 
@@ -19,8 +20,13 @@ inline uint8_t* global_at(Warp& w, uint64_t address, uint64_t bytes, int lane) {
   return reinterpret_cast<uint8_t*>(address);
 }
 
+enum class Access { kNone, kRead, kWrite, kTensorRead, kSync };
+
+void note_access(Warp& w, const Block& of, uint64_t offset, uint64_t bytes, int lane, Access access);
+
 // Of this block, or with `cluster` of any in the cluster.
-inline uint8_t* shared_at(Warp& w, uint64_t address, uint64_t bytes, int lane, bool cluster) {
+inline uint8_t* shared_at(Warp& w, uint64_t address, uint64_t bytes, int lane, bool cluster,
+                          Access access = Access::kNone) {
   const uint64_t rank = address >> kRankShift;
   Block* block = w.block;
   if (rank != block->rank) {
@@ -31,6 +37,7 @@ inline uint8_t* shared_at(Warp& w, uint64_t address, uint64_t bytes, int lane, b
   if (offset >= block->shared.size() || offset + bytes > block->shared.size()) {
     fail_access(w, "shared", address, bytes, lane);
   }
+  if (access != Access::kNone && w.races != nullptr) note_access(w, *block, offset, bytes, lane, access);
   return block->shared.data() + offset;
 }
 
@@ -46,13 +53,13 @@ inline uint8_t* param_at(Warp& w, uint64_t address, uint64_t bytes, int lane) {
   return params.data() + address;
 }
 
-inline uint8_t* generic_at(Warp& w, uint64_t address, uint64_t bytes, int lane) {
+inline uint8_t* generic_at(Warp& w, uint64_t address, uint64_t bytes, int lane, Access access) {
   const uint64_t within = address & ((uint64_t{1} << kWindowShift) - 1);
   switch (static_cast<Window>(address >> kWindowShift)) {
     case Window::kGlobal:
       return global_at(w, address, bytes, lane);
     case Window::kShared:
-      return shared_at(w, within, bytes, lane, true);
+      return shared_at(w, within, bytes, lane, true, access);
     case Window::kLocal:
       return local_at(w, within, bytes, lane);
     case Window::kParam:
@@ -61,15 +68,15 @@ inline uint8_t* generic_at(Warp& w, uint64_t address, uint64_t bytes, int lane) 
   fail_access(w, "generic", address, bytes, lane);
 }
 
-template <Space kSpace>
+template <Space kSpace, Access kAccess>
 uint8_t* memory_at(Warp& w, uint64_t address, uint64_t bytes, int lane) {
   if ((address & (bytes - 1)) != 0) fail_alignment(w, "memory", address, bytes, lane);
   if constexpr (kSpace == Space::kGlobal || kSpace == Space::kConst) return global_at(w, address, bytes, lane);
-  if constexpr (kSpace == Space::kShared) return shared_at(w, address, bytes, lane, false);
-  if constexpr (kSpace == Space::kSharedCluster) return shared_at(w, address, bytes, lane, true);
+  if constexpr (kSpace == Space::kShared) return shared_at(w, address, bytes, lane, false, kAccess);
+  if constexpr (kSpace == Space::kSharedCluster) return shared_at(w, address, bytes, lane, true, kAccess);
   if constexpr (kSpace == Space::kLocal) return local_at(w, address, bytes, lane);
   if constexpr (kSpace == Space::kParam) return param_at(w, address, bytes, lane);
-  if constexpr (kSpace == Space::kGeneric) return generic_at(w, address, bytes, lane);
+  if constexpr (kSpace == Space::kGeneric) return generic_at(w, address, bytes, lane, kAccess);
 }
 
 // in.a + in.value; without a register the value alone.

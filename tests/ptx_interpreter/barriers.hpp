@@ -25,6 +25,7 @@ class MbarrierPlace {
   void init(int64_t arrivals);
   void invalidate();
   Mbarrier read() const;
+  void pass() const;  // the phase has ended: what came before the arrivals is seen
   // Then the phase ends if nothing is missing. Returns the state before.
   Mbarrier change(int64_t arrivals, int64_t bytes, bool drop = false);
 

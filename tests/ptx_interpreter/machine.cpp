@@ -76,6 +76,8 @@ bool Warp::choose() {
   resumed = g.wait == Wait::kBarrier && g.number > 15;
   pc = g.pc;
   active = g.lanes;
+  if (races != nullptr && g.wait == Wait::kBarrier) races->pass(*this, races->named(*block, g.number & 15));
+  if (races != nullptr && g.wait == Wait::kClusterBarrier) races->pass(*this, races->of_cluster());
   for (Group& other : others) {
     if (other.wait == Wait::kYield) other.wait = Wait::kReady;
   }
@@ -160,6 +162,7 @@ void Block::settle_barrier(uint32_t index) {
   if (b.arrived < wanted) return;
   b.results[b.phase & 1] = b.arrived << 16 | b.yes;
   b.arrived = b.yes = 0;
+  if (cluster->races != nullptr) Races::complete(cluster->races->named(*this, index));
   ++b.phase;
   ++cluster->progress;
 }
@@ -167,6 +170,7 @@ void Block::settle_barrier(uint32_t index) {
 void Cluster::settle_barrier() {
   if (barrier_arrived == 0 || barrier_arrived < alive_threads) return;
   barrier_arrived = 0;
+  if (races != nullptr) Races::complete(races->of_cluster());
   ++barrier_phase;
   ++progress;
 }
@@ -179,7 +183,10 @@ Block& Cluster::peer(uint32_t rank, const Warp& asking) const {
   return block;
 }
 
-Cluster::Cluster(const Launch& l, uint64_t s) : launch(l), seed(s), random_schedule(s != 0), late(s % 2 == 0) {
+Cluster::~Cluster() = default;
+
+Cluster::Cluster(const Launch& l, uint64_t s, bool races_too)
+    : launch(l), seed(s), find_races(races_too), random_schedule(s != 0), late(s % 2 == 0) {
   const Program& program = *launch.program;
   const uint32_t size = launch.cluster[0] * launch.cluster[1] * launch.cluster[2];
   const uint32_t threads = launch.block[0] * launch.block[1] * launch.block[2];
@@ -223,6 +230,11 @@ void Cluster::place(uint64_t index) {
     }
     alive_threads += block->threads;
     prepare(*block);
+  }
+  if (!find_races) return;
+  races = std::make_unique<Races>(*this);
+  for (auto& block : blocks) {
+    for (auto& warp : block->warps) warp->races = races.get();
   }
 }
 
@@ -439,13 +451,14 @@ void Cluster::run(uint64_t index) {
 void run_grid(const Launch& launch) {
   static const uint64_t seed = from_environment("MEGAMLA_PTX_SEED", 0);
   static const uint64_t threads = from_environment("MEGAMLA_PTX_THREADS", 1);
+  static const bool races = from_environment("MEGAMLA_PTX_RACES", 0) != 0;
   uint64_t clusters = 1;
   for (int d = 0; d < 3; ++d) clusters *= launch.grid[d] / launch.cluster[d];
   std::atomic<uint64_t> next = 0;
   std::exception_ptr fault;
   std::mutex mutex;
   const auto work = [&] {
-    Cluster cluster(launch, seed);
+    Cluster cluster(launch, seed, races);
     for (uint64_t index = next++; index < clusters; index = next++) {
       try {
         cluster.run(index);

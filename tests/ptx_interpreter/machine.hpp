@@ -22,6 +22,7 @@ struct Warp;
 struct Block;
 struct Cluster;
 struct Instruction;
+class Races;
 using Run = void (*)(Warp&, const Instruction&);
 
 // Where an operand's 32 lanes are: bytes from the warp's registers or the program's constants. 32 bits a lane, or 64
@@ -167,6 +168,7 @@ struct Warp {
   const Program* program = nullptr;
   Block* block = nullptr;
   Range cached;  // the last allocation that was accessed
+  Races* races = nullptr;
 
   Mask alive = 0;
   Mask carry = 0;
@@ -231,7 +233,10 @@ struct Launch {
 
 // Blocks that run together.
 struct Cluster {
-  Cluster(const Launch& launch_, uint64_t seed_);
+  Cluster(const Launch& launch_, uint64_t seed_, bool find_races_ = false);
+  ~Cluster();
+  Cluster(const Cluster&) = delete;
+  Cluster& operator=(const Cluster&) = delete;
   void run(uint64_t index);  // of the cluster in the grid
 
   const Launch& launch;
@@ -239,10 +244,12 @@ struct Cluster {
   uint64_t barrier_phase = 0;
   uint32_t barrier_arrived = 0, alive_threads = 0;
   uint64_t seed;
+  bool find_races;
   std::mt19937_64 random;
   bool random_schedule;
   bool late;  // asynchronous work lands as late as it may
   uint64_t progress = 0;
+  std::unique_ptr<Races> races;  // where they are looked for
   uint64_t instructions = 0;
 
   void settle_barrier();

@@ -8,7 +8,7 @@
 namespace ptx {
 
 void land(Warp& w, const Copy& copy) {
-  uint8_t* to = shared_at(w, copy.to, copy.bytes, copy.lane, false);
+  uint8_t* to = shared_at(w, copy.to, copy.bytes, copy.lane, false, Access::kWrite);
   if (copy.valid != 0) std::memcpy(to, global_at(w, copy.from, copy.valid, copy.lane), copy.valid);
   std::memset(to + copy.valid, 0, size_t{copy.bytes} - copy.valid);
 }
@@ -123,8 +123,9 @@ void bulk(Warp& w, const Instruction& in) {
     const uint64_t barrier =
         kind == kOut ? 0 : read_lane(w, in.extra->c[1], i) + static_cast<uint64_t>(in.extra->numbers[2]);
     post(w, [&w, to, from, bytes, barrier, kind, i] {
-      uint8_t* target = kind == kOut ? global_at(w, to, bytes, i) : shared_at(w, to, bytes, i, true);
-      const uint8_t* source = kind == kIn ? global_at(w, from, bytes, i) : shared_at(w, from, bytes, i, false);
+      uint8_t* target = kind == kOut ? global_at(w, to, bytes, i) : shared_at(w, to, bytes, i, true, Access::kWrite);
+      const uint8_t* source =
+          kind == kIn ? global_at(w, from, bytes, i) : shared_at(w, from, bytes, i, false, Access::kTensorRead);
       std::memmove(target, source, bytes);
       if (kind != kOut) MbarrierPlace(w, barrier, i, true).change(0, -static_cast<int64_t>(bytes));
     });

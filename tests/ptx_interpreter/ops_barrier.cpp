@@ -42,6 +42,9 @@ void MbarrierPlace::expect_valid() const {
             lane_);
   }
 }
+void MbarrierPlace::pass() const {
+  if (w_.races != nullptr) w_.races->pass(w_, w_.races->at(*block_, offset_));
+}
 Mbarrier MbarrierPlace::read() const {
   expect_valid();
   return Mbarrier::unpack(load_as<uint64_t>(block_->shared.data() + offset_));
@@ -49,6 +52,7 @@ Mbarrier MbarrierPlace::read() const {
 Mbarrier MbarrierPlace::change(int64_t arrivals, int64_t bytes, bool drop) {
   const Mbarrier before = read();
   Mbarrier m = before;
+  if (arrivals > 0 && w_.races != nullptr) w_.races->arrive(w_, w_.races->at(*block_, offset_));
   m.pending -= arrivals;
   m.bytes += bytes;
   if (drop) m.expected -= arrivals;
@@ -56,6 +60,7 @@ Mbarrier MbarrierPlace::change(int64_t arrivals, int64_t bytes, bool drop) {
   if (m.pending == 0 && m.bytes == 0) {
     m.phase ^= 1;
     m.pending = m.expected;
+    if (w_.races != nullptr) Races::complete(w_.races->at(*block_, offset_));
   }
   const uint64_t bits = m.pack();
   std::memcpy(block_->shared.data() + offset_, &bits, 8);
@@ -123,7 +128,10 @@ void mbarrier_wait(Warp& w, const Instruction& in) {
     const uint64_t operand = read_lane(w, in.extra->c[0], i);
     parity = by_parity ? static_cast<uint32_t>(operand & 1) : Mbarrier::unpack(operand).phase;
     address = lane_address(w, in, i);
-    if (place(w, in, i).read().phase != parity) done |= Mask{1} << i;
+    const MbarrierPlace at = place(w, in, i);
+    if (at.read().phase == parity) return;
+    at.pass();
+    done |= Mask{1} << i;
   });
   const bool forced = w.force_false;
   w.force_false = false;
@@ -194,6 +202,7 @@ void bar(Warp& w, const Instruction& in) {
   }
   barrier.expected = count;
   barrier.arrived += static_cast<uint32_t>(std::popcount(w.exec));
+  if (w.races != nullptr) w.races->arrive(w, w.races->named(*w.block, index));
   if (n[0] >= kPopc) {
     const Mask yes = read_mask(w, in.c) & w.exec;
     barrier.yes += static_cast<uint32_t>(std::popcount(yes));
@@ -238,6 +247,7 @@ void cluster_arrive(Warp& w, const Instruction& in) {
   Cluster& cluster = *w.block->cluster;
   w.cluster_arrived |= w.exec;
   w.cluster_phase = cluster.barrier_phase;
+  if (w.races != nullptr) w.races->arrive(w, w.races->of_cluster());
   cluster.barrier_arrived += static_cast<uint32_t>(std::popcount(w.exec));
   cluster.settle_barrier();
 }
@@ -247,7 +257,11 @@ void cluster_wait(Warp& w, const Instruction& in) {
     w.fail("barrier.cluster.wait: without barrier.cluster.arrive", std::countr_zero(w.exec));
   }
   w.cluster_arrived &= ~w.exec;
-  if (w.block->cluster->barrier_phase == w.cluster_phase) w.park(Wait::kClusterBarrier, w.pc, 0, w.cluster_phase);
+  if (w.block->cluster->barrier_phase == w.cluster_phase) {
+    w.park(Wait::kClusterBarrier, w.pc, 0, w.cluster_phase);
+  } else if (w.races != nullptr) {
+    w.races->pass(w, w.races->of_cluster());
+  }
 }
 
 // The address of the same place in another block. value: the addresses are generic.

@@ -8,7 +8,7 @@ namespace {
 
 // Matrix m of 8 rows of 16 bytes: its rows' addresses are those of lanes 8m .. 8m+7. Lane l holds elements 2 (l % 4)
 // and the next of row l / 4, or of column l / 4.
-uint8_t* matrix_row(Warp& w, const Instruction& in, size_t matrix, int r) {
+uint8_t* matrix_row(Warp& w, const Instruction& in, size_t matrix, int r, Access access) {
   const int lane = static_cast<int>(matrix) * 8 + r;
   uint64_t address = lane_address(w, in, lane);
   if (in.extra->space == Space::kGeneric) {
@@ -16,7 +16,7 @@ uint8_t* matrix_row(Warp& w, const Instruction& in, size_t matrix, int r) {
     address &= 0xffffffff;
   }
   if (address % 16 != 0) fail_alignment(w, "shared", address, 16, lane);
-  return shared_at(w, address, 16, lane, false);
+  return shared_at(w, address, 16, lane, false, access);
 }
 
 void ldmatrix(Warp& w, const Instruction& in) {
@@ -24,7 +24,7 @@ void ldmatrix(Warp& w, const Instruction& in) {
   const bool transposed = in.extra->numbers[0] != 0;
   for (size_t m = 0; m < in.extra->d.size(); ++m) {
     uint16_t v[8][8];
-    for (int r = 0; r < 8; ++r) std::memcpy(v[r], matrix_row(w, in, m, r), 16);
+    for (int r = 0; r < 8; ++r) std::memcpy(v[r], matrix_row(w, in, m, r, Access::kRead), 16);
     each_lane(w.exec, [&](int i) {
       const int r = i / 4;
       const int c = i % 4 * 2;
@@ -46,7 +46,7 @@ void stmatrix(Warp& w, const Instruction& in) {
       (transposed ? v[c][r] : v[r][c]) = static_cast<uint16_t>(bits);
       (transposed ? v[c + 1][r] : v[r][c + 1]) = static_cast<uint16_t>(bits >> 16);
     });
-    for (int r = 0; r < 8; ++r) std::memcpy(matrix_row(w, in, m, r), v[r], 16);
+    for (int r = 0; r < 8; ++r) std::memcpy(matrix_row(w, in, m, r, Access::kWrite), v[r], 16);
   }
 }
 void movmatrix(Warp& w, const Instruction& in) {

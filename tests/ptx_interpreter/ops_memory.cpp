@@ -13,7 +13,7 @@ void load(Warp& w, const Instruction& in) {
   const std::vector<Slot>& to = in.extra->d;
   const uint64_t bytes = to.size() * sizeof(E);
   each_lane(w.exec, [&](int i) {
-    const uint8_t* from = memory_at<kSpace>(w, lane_address(w, in, i), bytes, i);
+    const uint8_t* from = memory_at<kSpace, Access::kRead>(w, lane_address(w, in, i), bytes, i);
     for (size_t k = 0; k < to.size(); ++k) {
       // Signed types are extended to the register's width.
       write_lane(w, to[k], i, static_cast<uint64_t>(static_cast<int64_t>(load_as<E>(from + k * sizeof(E)))));
@@ -26,7 +26,7 @@ void store(Warp& w, const Instruction& in) {
   const std::vector<Slot>& from = in.extra->b;
   const uint64_t bytes = from.size() * sizeof(E);
   each_lane(w.exec, [&](int i) {
-    uint8_t* to = memory_at<kSpace>(w, lane_address(w, in, i), bytes, i);
+    uint8_t* to = memory_at<kSpace, Access::kWrite>(w, lane_address(w, in, i), bytes, i);
     for (size_t k = 0; k < from.size(); ++k) {
       const auto v = static_cast<E>(read_lane(w, from[k], i));
       std::memcpy(to + k * sizeof(E), &v, sizeof(E));
@@ -163,7 +163,7 @@ void atomic(Warp& w, const Instruction& in) {
   const std::lock_guard lock(atomics());
   const auto op = static_cast<Atom>(in.extra->numbers[0]);
   each_lane(w.exec, [&](int i) {
-    uint8_t* at = memory_at<kSpace>(w, lane_address(w, in, i), sizeof(T), i);
+    uint8_t* at = memory_at<kSpace, Access::kSync>(w, lane_address(w, in, i), sizeof(T), i);
     const T old = load_as<T>(at);
     const T b = value_of<T>(static_cast<Bits<T>>(read_lane(w, in.b, i)));
     const T c = op == Atom::kCas ? value_of<T>(static_cast<Bits<T>>(read_lane(w, in.c, i))) : T{};
@@ -176,7 +176,7 @@ template <class F, Space kSpace>
 void atomic_pair(Warp& w, const Instruction& in) {
   const std::lock_guard lock(atomics());
   each_lane(w.exec, [&](int i) {
-    uint8_t* at = memory_at<kSpace>(w, lane_address(w, in, i), 4, i);
+    uint8_t* at = memory_at<kSpace, Access::kSync>(w, lane_address(w, in, i), 4, i);
     const auto old = load_as<uint32_t>(at);
     const uint32_t now = added_pair<F>(old, static_cast<uint32_t>(read_lane(w, in.b, i)));
     std::memcpy(at, &now, 4);
@@ -239,6 +239,9 @@ bool bind_atomic(Binder& b) {
 }
 
 void nothing(Warp&, const Instruction&) {}
+void proxy_fence(Warp& w, const Instruction&) {
+  if (w.races != nullptr) w.races->proxy_fence(w);
+}
 template <class C>
 void zero(Warp& w, const Instruction& in) {
   fill_row(w.exec, row<C>(w, in.d), [](int) { return C{0}; });
@@ -254,7 +257,7 @@ bool bind_memory(Binder& b) {
   // Order is that of execution here; hints change nothing.
   if (op == "membar" || op == "fence" || op == "prefetch" || op == "prefetchu" || op == "discard" ||
       op == "applypriority" || op == "griddepcontrol") {
-    b.in.run = &nothing;
+    b.in.run = op == "fence" && b.has("proxy") ? &proxy_fence : &nothing;
     return true;
   }
   if (op == "createpolicy") {

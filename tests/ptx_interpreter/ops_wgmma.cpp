@@ -47,7 +47,7 @@ void read_operand(Warp& w, const Operand2& m, uint32_t first, uint32_t rows, uin
   const uint64_t rank = uint64_t{w.block->rank} << kRankShift;
   const auto chunk = [&](uint32_t r, uint32_t k, float* v) {
     uint32_t words[4];
-    std::memcpy(words, shared_at(w, rank | m.at(r, k, F::kBytes), 16, -1, false), 16);
+    std::memcpy(words, shared_at(w, rank | m.at(r, k, F::kBytes), 16, -1, false, Access::kTensorRead), 16);
     for (uint32_t i = 0; i < kChunk; ++i)
       v[i] = F::get(words[i / F::kPerRegister], static_cast<int>(i % F::kPerRegister));
   };

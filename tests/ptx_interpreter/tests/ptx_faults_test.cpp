@@ -142,6 +142,38 @@ TEST(PtxFaults, Mbarriers) {
   EXPECT_TRUE(says(wait_for_copies(32, ""), {"was not initialised"}));
 }
 
+// Warp 0 writes a word of shared memory, `between`, warp 1 reads it or writes it.
+std::string race(const std::string& between, const std::string& second) {
+  const std::string body = R"(
+    mov.u32 %r1, shared;
+    setp.eq.u32 %p0, %r0, 0;
+    setp.eq.u32 %p1, %r0, 32;
+    setp.ge.u32 %p2, %r0, 32;
+    @%p0 mbarrier.init.shared::cta.b64 [%r1+64], 32;
+    bar.sync 0;
+    @%p0 st.shared.u32 [%r1], %r0;
+  )";
+  return run_body(body + between + "\n@%p1 " + second, {1, 64, 1, 128}, {}, 0, true);
+}
+
+TEST(PtxFaults, RacesInWhateverOrderTheWarpsRan) {
+  const std::string by_mbarrier = R"(
+    @!%p2 mbarrier.arrive.shared::cta.b64 _, [%r1+64];
+    @!%p2 bra END;
+  WAIT:
+    mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r1+64], 0;
+    @!%p3 bra WAIT;
+  END:
+  )";
+  for (const char* second : {"ld.shared.u32 %r2, [%r1];", "st.shared.u8 [%r1+3], %r0;"}) {
+    EXPECT_TRUE(says(race("", second), {"that nothing orders after the", second}));
+    EXPECT_TRUE(says(race("bar.arrive 1, 64;", second), {"that nothing orders"}));
+    EXPECT_EQ(race("bar.sync 1, 64;", second), "");
+    EXPECT_EQ(race(by_mbarrier, second), "");
+  }
+  EXPECT_EQ(race("", "st.shared.u8 [%r1+4], %r0;"), "") << "another byte";
+}
+
 TEST(PtxFaults, ADeadlockSaysWhereEveryWarpWaits) {
   const std::string report =
       run_body("setp.lt.u32 %p0, %r0, 32;\n@%p0 bar.sync 1, 96;\n@!%p0 bar.sync 2, 64;", {1, 64}, {});

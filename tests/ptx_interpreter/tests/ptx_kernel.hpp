@@ -54,7 +54,7 @@ inline std::string entry(const std::string& body, size_t params) {
 
 // Runs it; the fault's text, or nothing.
 inline std::string run_text(const std::string& text, const Shape& shape, const std::vector<uint64_t>& params,
-                            uint64_t seed = 0) {
+                            uint64_t seed = 0, bool races = false) {
   try {
     Launch launch;
     launch.program = assemble(std::make_shared<Module>(text), "kernel", [](const std::string&) { return nullptr; });
@@ -64,7 +64,7 @@ inline std::string run_text(const std::string& text, const Shape& shape, const s
     launch.dynamic_shared = shape.shared;
     launch.params.resize(params.size() * 8);
     std::memcpy(launch.params.data(), params.data(), launch.params.size());
-    Cluster cluster(launch, seed);
+    Cluster cluster(launch, seed, races);
     for (uint32_t i = 0; i < shape.blocks / shape.cluster; ++i) cluster.run(i);
     return "";
   } catch (const std::exception& fault) {
@@ -72,8 +72,8 @@ inline std::string run_text(const std::string& text, const Shape& shape, const s
   }
 }
 inline std::string run_body(const std::string& body, const Shape& shape, const std::vector<uint64_t>& params,
-                            uint64_t seed = 0) {
-  return run_text(entry(body, params.size()), shape, params, seed);
+                            uint64_t seed = 0, bool races = false) {
+  return run_text(entry(body, params.size()), shape, params, seed, races);
 }
 
 }  // namespace ptx::test

@@ -155,7 +155,9 @@ std::vector<uint16_t> laid(Matrix m, const Layout& l) {
 
 constexpr int kColumns = 64;
 // 64 x 64 sums, twice the product a b^T + a b^T by accumulating; `wait` before they are stored.
-std::vector<float> run_wgmma(const Layout& la, const Layout& lb, const std::string& wait, uint64_t seed) {
+std::vector<float> run_wgmma(const Layout& la, const Layout& lb, const std::string& wait, uint64_t seed,
+                             const std::string& fence = "fence.proxy.async.shared::cta;",
+                             const std::string& expected_fault = "") {
   std::vector<uint16_t> in = laid(Matrix::drawn(64, 16, 3), la);
   const std::vector<uint16_t> second = laid(Matrix::drawn(kColumns, 16, 4), lb);
   in.insert(in.end(), second.begin(), second.end());
@@ -174,7 +176,7 @@ std::vector<float> run_wgmma(const Layout& la, const Layout& lb, const std::stri
     add.u32 %r2, %r2, 128;
     setp.lt.u32 %p0, %r2, 8192;
     @%p0 bra COPY;
-    fence.proxy.async.shared::cta;
+    )" + fence + R"(
     bar.sync 0;
     and.b32 %r5, %r1, 0x3ffff;
     shr.u32 %r5, %r5, 4;
@@ -194,7 +196,9 @@ std::vector<float> run_wgmma(const Layout& la, const Layout& lb, const std::stri
   }
   body += "wgmma.commit_group.sync.aligned;\n" + wait + "\nmul.wide.u32 %d7, %r0, 128;\nadd.s64 %d8, %d1, %d7;\n";
   for (int i = 0; i < 32; ++i) body += fmt::format("st.global.f32 [%d8+{}], %f{};\n", 4 * i, i);
-  EXPECT_EQ(run_body(body, {1, 128, 1, 32768}, {from, to}, seed), "");
+  const std::string fault = run_body(body, {1, 128, 1, 32768}, {from, to}, seed, true);
+  EXPECT_NE(fault.find(expected_fault), std::string::npos) << fault;
+  EXPECT_EQ(fault.empty(), expected_fault.empty()) << fault;
   return to.values();
 }
 
@@ -221,6 +225,11 @@ TEST(PtxMatrix, WgmmaInEveryLayout) {
       }
     }
   }
+}
+
+TEST(PtxMatrix, WgmmaWithoutAFenceOfTheProxies) {
+  const Layout l{128, true};
+  run_wgmma(l, l, "wgmma.wait_group.sync.aligned 0;", 0, "", "by tensor cores, without fence.proxy.async");
 }
 
 TEST(PtxMatrix, WgmmaWithoutItsWait) {
