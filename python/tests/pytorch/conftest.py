@@ -1,5 +1,6 @@
 """Tests of megamla.torch: the same on the CPU and, where this build and this machine have one, on a Hopper GPU."""
 
+import functools
 import importlib.util
 
 import pytest
@@ -16,6 +17,7 @@ def pytest_report_header():
     return f"PyTorch {torch.__version__}; GPU tests: {no_gpu() or torch.cuda.get_device_name()}"
 
 
+@functools.cache
 def no_gpu():
     """Why the GPU tests cannot run; "" if they can."""
     import torch
