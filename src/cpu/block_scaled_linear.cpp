@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 
+#include "core/simd.hpp"
 #include "core/tensor.hpp"
 #include "core/threads.hpp"
 #include "cpu/gemm.hpp"
@@ -32,6 +34,16 @@ constexpr int64_t kScaleGroup = 32;
 constexpr int64_t kMaxDotTokens = 16;
 // Scales of a panel's rows, or of one row at a time.
 constexpr int64_t kScaleRows = kPanelRows;
+
+// format::ue8m0_to_float of every byte, without a branch: at few tokens this is a tenth of the time.
+MEGAMLA_SIMD_CLONES void ue8m0_factors(const uint8_t* bytes, int64_t count, float* factors) {
+  for (int64_t i = 0; i < count; ++i) {
+    const uint32_t byte = bytes[i];
+    const uint32_t is_zero = 1U - ((byte + 255U) >> 8);
+    const uint32_t is_nan = (byte + 1U) >> 8;
+    factors[i] = std::bit_cast<float>(byte << 23 | (is_zero | is_nan) << 22);
+  }
+}
 
 enum class Method { kGemmBf16, kGemmF32, kDots };
 GemmType type_of(Method method) { return method == Method::kGemmF32 ? GemmType::kF32 : GemmType::kBf16; }
@@ -100,11 +112,19 @@ class Linear {
     const int64_t panels = (s_.out + kPanelRows - 1) / kPanelRows;
     std::atomic<bool> failed{false};
     Status failure;
-    parallel_items(panels, threads_, [&](int64_t i, int worker) {
+    const auto run = [&](int64_t i, int worker) {
       const int64_t n = i * kPanelRows;
       const Status status = panel(g, first, tokens, n, std::min(kPanelRows, s_.out - n), x, ldx, worker);
       if (!status.ok() && !failed.exchange(true)) failure = status;
-    });
+    };
+    if (method_ == Method::kDots) {
+      // Codes are fetched ahead, past the end of a panel: the next one should be this worker's too.
+      parallel_ranges(panels, threads_, [&](int64_t begin, int64_t end, int worker) {
+        for (int64_t i = begin; i < end; ++i) run(i, worker);
+      });
+    } else {
+      parallel_items(panels, threads_, run);
+    }
     return failure;
   }
 
@@ -167,7 +187,7 @@ class Linear {
   void load_scales(int64_t row, float* scales) const {
     const int64_t groups = s_.in / kScaleGroup;
     const uint8_t* bytes = data<const uint8_t>(p_.weight_scale) + (own_scales() ? row : row / kScaleGroup) * groups;
-    for (int64_t k = 0; k < groups; ++k) scales[k] = format::ue8m0_to_float(bytes[k]);
+    ue8m0_factors(bytes, groups, scales);
   }
 
   // The panel's results for all tokens, straight from the FP8 codes.
