@@ -73,10 +73,11 @@ void bench_kv_insert(const Options& o, const Emit& emit) {
       row.cell = {{"op", "kv_insert"}, {"tokens", tokens}, {"format", format_name}};
       row.implementation = implementation(p, o.exec);
       row.bytes = static_cast<double>(tokens) * (kDims * 2 + record_bytes(format_name));
-      row.seconds = time_calls(o, sets, [&](int i) {
+      const auto call = [&](int i) {
         p.slot_mapping = slice(slots, i * tokens, (i + 1) * tokens);
         run_op(arena, p, o.exec);
-      });
+      };
+      time_beside_copies(o, sets, call, row);
       emit(std::move(row));
     }
   }
@@ -101,10 +102,11 @@ void bench_kv_gather(const Options& o, const Emit& emit) {
       row.cell = {{"op", "kv_gather"}, {"tokens", tokens}, {"format", format_name}};
       row.implementation = implementation(p, o.exec);
       row.bytes = static_cast<double>(tokens) * (kDims * 2 + record_bytes(format_name));
-      row.seconds = time_calls(o, sets, [&](int i) {
+      const auto call = [&](int i) {
         p.block_table = slice(tables, i, i + 1);
         run_op(arena, p, o.exec);
-      });
+      };
+      time_beside_copies(o, sets, call, row);
       emit(std::move(row));
     }
   }
