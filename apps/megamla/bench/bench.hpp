@@ -72,6 +72,8 @@ void bench_kv_insert(const Options& options, const Emit& emit);
 void bench_kv_gather(const Options& options, const Emit& emit);
 void bench_index_ops(const Options& options, const std::string& op, const Emit& emit);
 void bench_layer_step(const Options& options, const Emit& emit);
+// kv_gather of `rows` rows of one request.
+Row time_gather(const Options& options, const std::string& format_name, int64_t rows);
 
 // Throw app::InputError with the library's message unless a call succeeded.
 void check(megamla_status status);
