@@ -58,6 +58,16 @@ struct Event {
   cudaEvent_t event = nullptr;
 };
 
+// The index-th stream of the thread's device.
+cudaStream_t stream_of_device(int index) {
+  static std::mutex mutex;
+  static std::map<std::pair<int32_t, int>, cudaStream_t> streams;
+  const std::lock_guard<std::mutex> lock(mutex);
+  cudaStream_t& stream = streams[{device(), index}];
+  if (stream == nullptr) check("cudaStreamCreate", cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  return stream;
+}
+
 }  // namespace
 
 void require() {
@@ -66,14 +76,8 @@ void require() {
   check("cudaSetDevice", cudaSetDevice(device()));
 }
 
-CUstream_st* stream() {
-  static std::mutex mutex;
-  static std::map<int32_t, cudaStream_t> streams;
-  const std::lock_guard<std::mutex> lock(mutex);
-  cudaStream_t& stream = streams[device()];
-  if (stream == nullptr) check("cudaStreamCreate", cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  return stream;
-}
+CUstream_st* stream() { return stream_of_device(0); }
+CUstream_st* side_stream() { return stream_of_device(1); }
 
 void synchronise() { check("cudaStreamSynchronize", cudaStreamSynchronize(stream())); }
 
@@ -217,6 +221,7 @@ namespace {
 
 void require() { refuse(); }
 CUstream_st* stream() { refuse(); }
+CUstream_st* side_stream() { refuse(); }
 void synchronise() { refuse(); }
 void* allocate(int64_t) { refuse(); }
 void release(void*) noexcept {}

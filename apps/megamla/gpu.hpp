@@ -19,8 +19,10 @@ void choose_device(int32_t index);
 
 // Throws unless the build has GPU kernels and the device runs them.
 void require();
-// The one stream of the device that the program puts work on. Never the default stream, which no graph can capture.
+// The stream of the device that the program puts work on, and the one for a layer's side work. Never the default
+// stream, which no graph can capture.
 CUstream_st* stream();
+CUstream_st* side_stream();
 void synchronise();
 
 void* allocate(int64_t bytes);

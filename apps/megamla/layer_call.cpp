@@ -1,9 +1,12 @@
 #include "layer_call.hpp"
 
+#include "gpu.hpp"
+
 namespace megamla::app {
 
 LayerCall::LayerCall(const megamla_forward_params& call, Arena& arena) : params_(call) {
   megamla_forward_params& p = params_;
+  if (arena.cuda_device() >= 0) p.side_stream = gpu::side_stream();
   for (megamla_tensor* t : {&p.x, &p.y, &p.cos_sin, &p.compressor_state}) arena.place(*t);
   arena.place(p.window);
   arena.place(p.compressed);

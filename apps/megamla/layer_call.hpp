@@ -6,8 +6,8 @@
 
 namespace megamla::app {
 
-// Views as megamla_layer_forward takes them, from views of an arena's buffers in host memory. Copies nothing between
-// the two: Arena::upload and download do.
+// Views as megamla_layer_forward takes them, from views of an arena's buffers in host memory, and the program's side
+// stream. Copies nothing between the two memories: Arena::upload and download do.
 class LayerCall {
  public:
   LayerCall(const megamla_forward_params& on_host, Arena& arena);

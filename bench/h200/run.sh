@@ -1,16 +1,22 @@
 #!/usr/bin/env bash
 # Checks and measures a bundle (scripts/bundle.sh) on an H200. Usage, in the bundle's folder:
-#   ./run.sh [--check] [--sanitize] [--bench] GOLDEN_DIR OUT_DIR
-# No flag: all three. Records go to OUT_DIR, one JSON a part; the tables come last. Exit 1 if something failed.
+#   ./run.sh [--check] [--sanitize] [--bench] [--layer] GOLDEN_DIR OUT_DIR [TRACE]
+# No flag: all four. --layer: golden cases of whole layers, the layer's tests (two GPUs where there are two), 100 requests
+# of TRACE at full length, decode steps. Records go to OUT_DIR, one JSON a part; the tables come last. Exit 1 if something
+# failed.
 set -uo pipefail
 here=$(dirname "$(readlink -f "$0")")
 parts=()
 while [[ ${1:-} == --* ]]; do parts+=("${1#--}"); shift; done
-[[ ${#parts[@]} -gt 0 ]] || parts=(check sanitize bench)
+[[ ${#parts[@]} -gt 0 ]] || parts=(check sanitize bench layer)
 golden=$(readlink -f "${1:?GOLDEN_DIR}")
 mkdir -p "${2:?OUT_DIR}" && out=$(readlink -f "$2")
 commit=$(cat "$here/COMMIT")
+trace=${3:+$(readlink -f "$3")}
 failures=()
+# NCCL as a Python package brings it, unless the loader finds one.
+nccl=$(python3 -c 'import nvidia.nccl as n; print(n.__path__[0] + "/lib/libnccl.so.2")' 2>/dev/null) &&
+  export MEGAMLA_NCCL=${MEGAMLA_NCCL:-$nccl}
 
 wanted() { [[ " ${parts[*]} " == *" $1 "* ]]; }
 # step NAME COMMAND...: the output goes to OUT_DIR/NAME.txt.
@@ -24,7 +30,8 @@ step() {
     failures+=("$name")
   fi
 }
-gpu_tests() { find "$here" -maxdepth 1 -name '*_test' | sort; }
+layer_tests='layer_test|layer_graph_test|tensor_parallel_test|replay_test'
+gpu_tests() { find "$here" -maxdepth 1 -name '*_test' | sort | grep -Ev "/($layer_tests)$"; }
 bench() {
   local name=$1
   shift
@@ -63,7 +70,21 @@ if wanted bench; then
   bench linear block_scaled_linear --case wo_a,wo_b,wq_b --tokens 1,16,128,512,4096
   bench kv kv_insert kv_gather --tokens 128,4096,65536
   bench index topk_to_slots combine_topk_swa swa_metadata --tokens 1,128,4096,65536
-  bench layer_step layer_step --heads 64,8 --tokens 128
+fi
+
+if wanted layer; then
+  mapfile -t layers < <(find "$golden" -name 'layer__*.safetensors' | sort)
+  [[ ${#layers[@]} -eq 0 ]] ||
+    step layer_golden "$here/megamla" check --device cuda --json "$out/layer_golden.json" "${layers[@]}"
+  for test in ${layer_tests//|/ }; do
+    # Only what runs on a GPU.
+    [[ ! -x $here/$test ]] || step "$test" "$here/$test" --gtest_filter='*/cuda:TensorParallel.*'
+  done
+  bench layer_step layer_step --heads 64,8 --tokens 1,32,128
+  if [[ -n $trace ]]; then
+    step replay "$here/megamla" replay "$trace" --requests 100 --layers 2,20 --verify 0.0005 --device cuda \
+      --json "$out/replay.json"
+  fi
 fi
 
 echo
@@ -71,7 +92,7 @@ for table in "$out"/*.txt; do
   name=$(basename "$table" .txt)
   case $name in
     doctor|sanitizer_*|*_test) continue ;;
-    check) echo "$name: $(tail -n 1 "$table")" ;;
+    check|layer_golden) echo "$name: $(tail -n 1 "$table")" ;;
     *) echo "$name:"; cat "$table" ;;
   esac
 done

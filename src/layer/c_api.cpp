@@ -93,7 +93,9 @@ megamla_status megamla_layer_create(const megamla_layer_config* config, megamla_
     MEGAMLA_RETURN_IF_ERROR(layer::is_supported(c, device));
     megamla_device resolved{};
     MEGAMLA_RETURN_IF_ERROR(ops::resolve_device(device, -1, &resolved));
-    *result = std::make_unique<megamla_layer>(c, resolved).release();
+    auto made = std::make_unique<megamla_layer>(c, resolved);
+    MEGAMLA_RETURN_IF_ERROR(made->prepare());
+    *result = made.release();
     return {};
   });
 }

@@ -129,7 +129,7 @@ Status MegaAttentionLayer::forward(const megamla_forward_params& params, const m
   resolved.device = device;
   if (params.metadata == nullptr) return warm_up(params, resolved);
   MEGAMLA_RETURN_IF_ERROR(loader_.check_complete());
-  Run run{params, *params.metadata, resolved, *params.workspace, {}, {}};
+  Run run{params, *params.metadata, resolved, resolved, *params.workspace, {}, {}};
   MEGAMLA_RETURN_IF_ERROR(plan_step(config_, params, device, &run.step));
   const Step& step = run.step;
   StepSize size{step.tokens, step.requests, 0, 0};
@@ -141,10 +141,19 @@ Status MegaAttentionLayer::forward(const megamla_forward_params& params, const m
   MEGAMLA_RETURN_IF_ERROR(lay_out(config_, size, cuda_device_, run.workspace, &run.views));
   run.exec.workspace = run.views.op_workspace;
   run.exec.workspace_bytes = run.views.op_workspace_bytes;
+  if (device == MEGAMLA_DEVICE_CUDA) run.exec.workspace_bytes /= 2;
+  run.side = run.exec;
+  if (device == MEGAMLA_DEVICE_CUDA && params.side_stream != nullptr) {
+    run.side.stream = params.side_stream;
+    run.side.workspace = static_cast<char*>(run.exec.workspace) + run.exec.workspace_bytes;
+  }
 
-  MEGAMLA_RETURN_IF_ERROR(project_in(run));
+  MEGAMLA_RETURN_IF_ERROR(project_hidden(run));
+  MEGAMLA_RETURN_IF_ERROR(side_stream_.fork(run.exec, run.side));
   MEGAMLA_RETURN_IF_ERROR(list_keys(run));
-  if (params.skip_cache_writes == 0) MEGAMLA_RETURN_IF_ERROR(write_caches(run));
+  MEGAMLA_RETURN_IF_ERROR(write_caches(run));
+  MEGAMLA_RETURN_IF_ERROR(project_query(run));
+  MEGAMLA_RETURN_IF_ERROR(side_stream_.join(run.exec, run.side));
   MEGAMLA_RETURN_IF_ERROR(prefill_segment(run));
   MEGAMLA_RETURN_IF_ERROR(decode_segment(run, 0, step.split.num_decode_tokens));
   MEGAMLA_RETURN_IF_ERROR(project_out(run));
@@ -171,31 +180,36 @@ Status MegaAttentionLayer::warm_up(const megamla_forward_params& params, const m
   return ops::clear_rows(params.y, exec);
 }
 
-Status MegaAttentionLayer::project_in(Run& run) const {
+// [qr | c] = x [wq_a | wkv]^T.
+Status MegaAttentionLayer::project_hidden(Run& run) const {
+  const Weights& w = loader_.weights();
+  return linear(config_, with_group(run.real(run.params.x)), w.wqa_wkv, &w.wqa_wkv_scale,
+                MEGAMLA_LINEAR_WEIGHT_BLOCK_32, with_group(run.real(run.views.qr_c)), run.exec);
+}
+
+Status MegaAttentionLayer::project_query(Run& run) const {
   const Weights& w = loader_.weights();
   const StepViews& v = run.views;
-  const megamla_tensor x = run.real(run.params.x);
-  const megamla_tensor qr_c = run.real(v.qr_c);
-  MEGAMLA_RETURN_IF_ERROR(linear(config_, with_group(x), w.wqa_wkv, &w.wqa_wkv_scale, MEGAMLA_LINEAR_WEIGHT_BLOCK_32,
-                                 with_group(qr_c), run.exec));
-  MEGAMLA_RETURN_IF_ERROR(
-      rms_norm(columns(qr_c, 0, config_.q_lora_rank), w.q_norm, config_.rms_norm_eps, run.real(v.qr), run.exec));
-  MEGAMLA_RETURN_IF_ERROR(rms_norm(columns(qr_c, config_.q_lora_rank, config_.head_dim), w.kv_norm,
-                                   config_.rms_norm_eps, run.real(v.latent), run.exec));
+  MEGAMLA_RETURN_IF_ERROR(rms_norm(columns(run.real(v.qr_c), 0, config_.q_lora_rank), w.q_norm, config_.rms_norm_eps,
+                                   run.real(v.qr), run.exec));
   // wq_b's rows are in chunked order, so its outputs are chunked queries.
   MEGAMLA_RETURN_IF_ERROR(linear(config_, with_group(run.real(v.qr)), w.wq_b, &w.wq_b_scale,
                                  MEGAMLA_LINEAR_WEIGHT_ROW_32, with_group(flatten(run.real(v.q))), run.exec));
-  if (run.taps() != nullptr) {
-    MEGAMLA_RETURN_IF_ERROR(copy_tap(v.qr, run.taps()->qr, run.step.real_tokens, run.exec));
-    MEGAMLA_RETURN_IF_ERROR(copy_tap(v.latent, run.taps()->latent, run.step.real_tokens, run.exec));
-    MEGAMLA_RETURN_IF_ERROR(copy_tap(v.q, run.taps()->q, run.step.real_tokens, run.exec));
-  }
-  return {};
+  if (run.taps() == nullptr) return {};
+  MEGAMLA_RETURN_IF_ERROR(copy_tap(v.qr, run.taps()->qr, run.step.real_tokens, run.exec));
+  return copy_tap(v.q, run.taps()->q, run.step.real_tokens, run.exec);
 }
 
+// The latent into the window cache; on a kv source the compressor's into the compressed one.
 Status MegaAttentionLayer::write_caches(Run& run) const {
   const StepViews& v = run.views;
   const megamla_step_metadata& m = run.metadata;
+  const megamla_exec& exec = run.side;
+  MEGAMLA_RETURN_IF_ERROR(rms_norm(columns(run.real(v.qr_c), config_.q_lora_rank, config_.head_dim),
+                                   loader_.weights().kv_norm, config_.rms_norm_eps, run.real(v.latent), exec));
+  if (run.taps() != nullptr)
+    MEGAMLA_RETURN_IF_ERROR(copy_tap(v.latent, run.taps()->latent, run.step.real_tokens, exec));
+  if (run.params.skip_cache_writes != 0) return {};
   megamla_kv_insert_params insert;
   megamla_kv_insert_init(&insert);
   insert.latent = run.real(v.latent);
@@ -204,13 +218,13 @@ Status MegaAttentionLayer::write_caches(Run& run) const {
   insert.slot_mapping = run.real(m.slot_mapping);
   insert.cache = run.params.window;
   insert.writer = MEGAMLA_WRITER_WINDOW;
-  MEGAMLA_RETURN_IF_ERROR(call(megamla_kv_insert(&insert, &run.exec)));
+  MEGAMLA_RETURN_IF_ERROR(call(megamla_kv_insert(&insert, &exec)));
   if (role_of(config_) != MEGAMLA_ROLE_KV_SOURCE) return {};
 
   const Weights& w = loader_.weights();
   const megamla_tensor scores = run.real(v.kv_score);
   MEGAMLA_RETURN_IF_ERROR(linear(config_, with_group(run.real(run.params.x)), w.compressor, nullptr,
-                                 MEGAMLA_LINEAR_WEIGHT_BF16, with_group(scores), run.exec));
+                                 MEGAMLA_LINEAR_WEIGHT_BF16, with_group(scores), exec));
   megamla_kv_compress_params compress;
   megamla_kv_compress_init(&compress);
   compress.compress_ratio = static_cast<int32_t>(config_.compress_ratio);
@@ -224,7 +238,7 @@ Status MegaAttentionLayer::write_caches(Run& run) const {
     compress.state = run.params.compressor_state;
   }
   compress.latent = run.real(v.compressed_latent);
-  MEGAMLA_RETURN_IF_ERROR(call(megamla_kv_compress(&compress, &run.exec)));
+  MEGAMLA_RETURN_IF_ERROR(call(megamla_kv_compress(&compress, &exec)));
 
   insert.latent = run.real(v.compressed_latent);
   insert.slot_mapping = run.real(m.compressed_slot_mapping);
@@ -232,10 +246,9 @@ Status MegaAttentionLayer::write_caches(Run& run) const {
   insert.writer = MEGAMLA_WRITER_COMPRESSED;
   insert.compress_ratio = static_cast<int32_t>(config_.compress_ratio);
   if (run.taps() != nullptr) {
-    MEGAMLA_RETURN_IF_ERROR(
-        copy_tap(v.compressed_latent, run.taps()->compressed_latent, run.step.real_tokens, run.exec));
+    MEGAMLA_RETURN_IF_ERROR(copy_tap(v.compressed_latent, run.taps()->compressed_latent, run.step.real_tokens, exec));
   }
-  return call(megamla_kv_insert(&insert, &run.exec));
+  return call(megamla_kv_insert(&insert, &exec));
 }
 
 Status MegaAttentionLayer::project_out(Run& run) const {

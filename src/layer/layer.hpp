@@ -5,6 +5,7 @@
 #include "layer/config.hpp"
 #include "layer/step.hpp"
 #include "layer/weights.hpp"
+#include "ops/side_stream.hpp"
 
 namespace megamla::layer {
 
@@ -12,6 +13,8 @@ class MegaAttentionLayer {
  public:
   MegaAttentionLayer(const megamla_layer_config& config, megamla_device device);
 
+  // Before the first step.
+  Status prepare() { return side_stream_.prepare(cuda_device_); }
   Status load(std::span<const megamla_named_tensor> tensors) { return loader_.load(tensors); }
   Status forward(const megamla_forward_params& params, const megamla_exec& exec) const;
   Status workspace_size(megamla_device device, int64_t num_threads, int64_t* bytes) const;
@@ -25,7 +28,8 @@ class MegaAttentionLayer {
   // The device that a call runs on; refused unless the layer's weights are where it reads.
   Status device_of(const megamla_forward_params& params, const megamla_exec& exec, megamla_device* device) const;
   Status warm_up(const megamla_forward_params& params, const megamla_exec& exec) const;
-  Status project_in(Run& run) const;
+  Status project_hidden(Run& run) const;
+  Status project_query(Run& run) const;
   Status write_caches(Run& run) const;
   Status list_keys(Run& run) const;
   Status prefill_segment(Run& run) const;
@@ -41,6 +45,7 @@ class MegaAttentionLayer {
   int64_t heads_;
   int64_t groups_;
   WeightLoader loader_;
+  ops::SideStream side_stream_;
 };
 
 }  // namespace megamla::layer

@@ -10,6 +10,7 @@ struct MegaAttentionLayer::Run {
   const megamla_forward_params& params;
   const megamla_step_metadata& metadata;
   megamla_exec exec;  // with the device resolved and the op workspace
+  megamla_exec side;  // the same for what may run beside it
   Workspace& workspace;
   Step step;
   StepViews views;

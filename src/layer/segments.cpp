@@ -49,12 +49,12 @@ Status MegaAttentionLayer::list_keys(Run& run) const {
   swa.decode_swa_indices = slice(v.window_slots, 0, step.listed_tokens);
   swa.decode_swa_lens = v.window_lens;
   swa.prefill_gather_lens = slice(v.gather_lens, step.listed_requests, step.requests);
-  MEGAMLA_RETURN_IF_ERROR(call(megamla_swa_metadata(&swa, &run.exec)));
+  MEGAMLA_RETURN_IF_ERROR(call(megamla_swa_metadata(&swa, &run.side)));
   if (config_.compress_ratio == 0) return {};
 
   if (!present(m.topk)) {
     MEGAMLA_RETURN_IF_ERROR(
-        ops::builtin_topk(run.real(m.positions), config_.compress_ratio, run.real(v.topk), run.exec));
+        ops::builtin_topk(run.real(m.positions), config_.compress_ratio, run.real(v.topk), run.side));
   }
   megamla_topk_to_slots_params slots;
   megamla_topk_to_slots_init(&slots);
@@ -65,7 +65,7 @@ Status MegaAttentionLayer::list_keys(Run& run) const {
   slots.slots_per_page = run.params.compressed.page_size;
   slots.slots = slice(v.compressed_slots, 0, step.listed_tokens);
   slots.lens = slice(v.compressed_lens, 0, step.listed_tokens);
-  return call(megamla_topk_to_slots(&slots, &run.exec));
+  return call(megamla_topk_to_slots(&slots, &run.side));
 }
 
 Status MegaAttentionLayer::prefill_segment(Run& run) const {

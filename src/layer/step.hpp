@@ -82,7 +82,7 @@ struct StepSize {
 // Lays the views out in a workspace of `cuda_device`.
 Status lay_out(const megamla_layer_config& config, const StepSize& size, int32_t cuda_device, Workspace& workspace,
                StepViews* views);
-// The largest op workspace of a step of `tokens` tokens.
+// The largest op workspace of a step of `tokens` tokens; on a GPU twice, since ops run beside each other.
 Status op_workspace_size(const megamla_layer_config& config, megamla_device device, int64_t num_threads, int64_t tokens,
                          int64_t* bytes);
 

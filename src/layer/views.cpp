@@ -149,7 +149,9 @@ Status op_workspace_size(const megamla_layer_config& c, megamla_device device, i
   attention.compressed_width = format::round_up(topk + c.window, 128);
   if (has_gathered_prefill(device).ok())
     MEGAMLA_RETURN_IF_ERROR(include(megamla_prefill_attention_workspace_size, attention));
-  return include(megamla_kv_compress_workspace_size, megamla_limits{});
+  MEGAMLA_RETURN_IF_ERROR(include(megamla_kv_compress_workspace_size, megamla_limits{}));
+  if (device == MEGAMLA_DEVICE_CUDA) *bytes = 2 * format::round_up(*bytes, kWorkspaceAlignment);
+  return {};
 }
 
 }  // namespace megamla::layer

@@ -13,7 +13,9 @@
 #include "core/tensor.hpp"
 #include "io/checkpoint.hpp"
 #include "io/trace.hpp"
+#include "support/layer_batch.hpp"
 #include "support/sanitizers.hpp"
+#include "support/temp_folder.hpp"
 
 namespace megamla::replay {
 namespace {
@@ -159,6 +161,30 @@ TEST_F(ReplayRun, EveryRowIsTheSameAlone) {
   EXPECT_LE(r.last_rss_bytes, r.half_way_rss_bytes + (16 << 20)) << "growth in the second half";
 #endif
   EXPECT_GT(r.half_way_rss_bytes, r.weight_bytes);
+}
+
+// Every row of a narrow model, on each device.
+class ReplayOn : public test::LayerOn {};
+MEGAMLA_LAYER_ON_EACH_DEVICE(ReplayOn);
+
+TEST_P(ReplayOn, EveryRowOfANarrowModelHoldsItsBounds) {
+  const test::TempFolder folder;
+  ReplayOptions o;
+  o.trace = folder.file("trace.jsonl");
+  ASSERT_TRUE(io::write_trace({traced(40, 6), traced(21, 5), traced(9, 7)}, o.trace).ok());
+  o.model.weights = folder.file("checkpoint");
+  o.model.layers = {2, 3, 20};
+  ASSERT_TRUE(io::write_seeded_checkpoint(test::narrow_model(), o.model.layers, 7, o.model.weights).ok());
+  o.verify_rate = 1;
+  o.model.limits.max_batched_tokens = 48;
+  o.model.exec = MEGAMLA_EXEC_INIT;
+  o.model.exec.device = device();
+  if (device() == MEGAMLA_DEVICE_CUDA) o.model.exec.stream = app::gpu::stream();
+  const ReplayResult r = run_replay(o, [](const Progress&) {});
+  EXPECT_TRUE(r.worst.holds) << r.worst.first_failure;
+  EXPECT_EQ(r.worst.rows, 3 * (r.prefill_tokens + r.decode_tokens));
+  EXPECT_EQ(r.window_blocks_left + r.compressed_blocks_left, 0);
+  EXPECT_EQ(r.graph_replays > 0, device() == MEGAMLA_DEVICE_CUDA);
 }
 
 TEST(RowHashes, FindTheRowThatDiffers) {

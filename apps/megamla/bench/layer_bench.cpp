@@ -34,15 +34,14 @@ class DecodeSteps {
     config_.prefill_path = MEGAMLA_PREFILL_PAGED;
     config_.window_format = check::kv_format(o.window_format);
     config_.compressed_format = check::kv_format(o.topk_format);
-    add_layer();
+    add_layers(1);
     make_workspace();
     make_batch();
-    sets_ = o.device() == MEGAMLA_DEVICE_CUDA ? input_sets(o, static_cast<double>(weight_bytes())) : 1;
-    while (static_cast<int>(layers_.size()) < sets_) add_layer();
-    for (int i = 0; i < sets_; ++i) add_inputs();
+    if (o.device() == MEGAMLA_DEVICE_CUDA) add_layers(input_sets(o, static_cast<double>(weight_bytes())) - 1);
+    for (int i = 0; i < sets(); ++i) add_inputs();
   }
 
-  int sets() const { return sets_; }
+  int sets() const { return static_cast<int>(layers_.size()); }
   void run(int set) {
     const auto i = static_cast<size_t>(set);
     megamla_step_metadata metadata = metadata_;
@@ -59,11 +58,13 @@ class DecodeSteps {
  private:
   megamla_device device() const { return options_.device(); }
 
-  void add_layer() {
-    megamla_layer* made = nullptr;
-    check(megamla_layer_create(&config_, device(), &made));
-    layers_.emplace_back(made);
-    const Status loaded = load_seeded(made, model_, kLayer, 4101);
+  void add_layers(int count) {
+    std::vector<megamla_layer*> added(static_cast<size_t>(count));
+    for (megamla_layer*& layer : added) {
+      check(megamla_layer_create(&config_, device(), &layer));
+      layers_.emplace_back(layer);
+    }
+    const Status loaded = load_seeded(added, model_, kLayer, 4101);
     if (!loaded.ok()) throw app::InputError(loaded.message());
   }
 
@@ -142,7 +143,6 @@ class DecodeSteps {
   megamla_layer_config config_{};
   app::Arena arena_;
   std::mt19937 random_{3};
-  int sets_ = 1;
   std::vector<LayerHandle> layers_;
   std::vector<megamla_kv_cache> windows_;
   std::vector<megamla_tensor> topk_;

@@ -39,7 +39,8 @@ megamla_layer_config layer_config(const io::ModelConfig& model, int64_t layer) {
   return c;
 }
 
-Status load_seeded(megamla_layer* layer, const io::ModelConfig& model, int64_t layer_id, uint64_t seed) {
+Status load_seeded(std::span<megamla_layer* const> layers, const io::ModelConfig& model, int64_t layer_id,
+                   uint64_t seed) {
   const std::vector<io::TensorSpec> specs = io::layer_tensors(model, layer_id);
   const std::string prefix = io::tensor_prefix(model, layer_id);
   std::vector<char> memory[2];
@@ -54,10 +55,16 @@ Status load_seeded(megamla_layer* layer, const io::ModelConfig& model, int64_t l
     };
     add(specs[i]);
     if (i + 1 < specs.size() && is_scale_of(specs[i + 1], specs[i])) add(specs[++i]);
-    const megamla_status status = megamla_layer_load(layer, tensors, count);
-    if (status != MEGAMLA_OK) return {status, megamla_last_error()};
+    for (megamla_layer* layer : layers) {
+      const megamla_status status = megamla_layer_load(layer, tensors, count);
+      if (status != MEGAMLA_OK) return {status, megamla_last_error()};
+    }
   }
   return {};
+}
+
+Status load_seeded(megamla_layer* layer, const io::ModelConfig& model, int64_t layer_id, uint64_t seed) {
+  return load_seeded(std::span<megamla_layer* const>(&layer, 1), model, layer_id, seed);
 }
 
 }  // namespace megamla

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,9 @@ using WorkspaceHandle = std::unique_ptr<megamla_workspace, WorkspaceDeleter>;
 megamla_layer_config layer_config(const io::ModelConfig& model, int64_t layer);
 
 // Loads the layer's tensors one by one (a weight with its scale), so that no second copy of all of them is ever held.
+// Several layers get the same.
+Status load_seeded(std::span<megamla_layer* const> layers, const io::ModelConfig& model, int64_t layer_id,
+                   uint64_t seed);
 Status load_seeded(megamla_layer* layer, const io::ModelConfig& model, int64_t layer_id, uint64_t seed);
 
 }  // namespace megamla

@@ -88,11 +88,11 @@ void Model::make_layers(const ModelOptions& options) {
 
 void Model::load_weights(const ModelOptions& options) {
   for (Layer& layer : layers_) {
-    for (megamla_layer* handle : {layer.handle.get(), layer.on_host.get()}) {
-      if (handle == nullptr) continue;
-      check(options.weights.empty() ? load_seeded(handle, config_, layer.id, options.seed)
-                                    : load_checkpoint_layer(handle, options.weights, layer.id));
-    }
+    std::vector<megamla_layer*> handles{layer.handle.get()};
+    if (layer.on_host != nullptr) handles.push_back(layer.on_host.get());
+    if (options.weights.empty()) check(load_seeded(handles, config_, layer.id, options.seed));
+    for (size_t i = 0; i < handles.size() && !options.weights.empty(); ++i)
+      check(load_checkpoint_layer(handles[i], options.weights, layer.id));
     weight_bytes_ += megamla_layer_weight_bytes(layer.handle.get());
   }
 }
