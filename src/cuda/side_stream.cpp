@@ -7,20 +7,12 @@ namespace {
 
 constexpr const char* kOp = "layer";
 
-Status order(int32_t device, cudaEvent_t event, cudaStream_t first, cudaStream_t second) {
-  const DeviceGuard current(kOp, device);
-  MEGAMLA_RETURN_IF_ERROR(current.status());
-  MEGAMLA_CUDA_CALL(kOp, cudaEventRecord(event, first));
-  MEGAMLA_CUDA_CALL(kOp, cudaStreamWaitEvent(second, event, 0));
-  return {};
-}
-
 }  // namespace
 
 SideStream::~SideStream() {
   if (device_ < 0) return;
   const DeviceGuard current(kOp, device_);
-  for (cudaEvent_t event : {forked_, joined_}) {
+  for (cudaEvent_t event : events_) {
     if (event != nullptr) (void)cudaEventDestroy(event);
   }
 }
@@ -29,12 +21,16 @@ Status SideStream::prepare(int32_t device) {
   const DeviceGuard current(kOp, device);
   MEGAMLA_RETURN_IF_ERROR(current.status());
   device_ = device;
-  MEGAMLA_CUDA_CALL(kOp, cudaEventCreateWithFlags(&forked_, cudaEventDisableTiming));
-  MEGAMLA_CUDA_CALL(kOp, cudaEventCreateWithFlags(&joined_, cudaEventDisableTiming));
+  for (cudaEvent_t& event : events_) MEGAMLA_CUDA_CALL(kOp, cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
   return {};
 }
 
-Status SideStream::fork(CUstream_st* main, CUstream_st* side) const { return order(device_, forked_, main, side); }
-Status SideStream::join(CUstream_st* main, CUstream_st* side) const { return order(device_, joined_, side, main); }
+Status SideStream::order(int point, CUstream_st* first, CUstream_st* second) const {
+  const DeviceGuard current(kOp, device_);
+  MEGAMLA_RETURN_IF_ERROR(current.status());
+  MEGAMLA_CUDA_CALL(kOp, cudaEventRecord(events_[point], first));
+  MEGAMLA_CUDA_CALL(kOp, cudaStreamWaitEvent(second, events_[point], 0));
+  return {};
+}
 
 }  // namespace megamla::cuda

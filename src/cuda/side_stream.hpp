@@ -18,14 +18,14 @@ class SideStream {
   SideStream& operator=(const SideStream&) = delete;
 
   Status prepare(int32_t device);
-  // What `side` gets from now on runs after what `main` has got so far; and the other way round.
-  Status fork(CUstream_st* main, CUstream_st* side) const;
-  Status join(CUstream_st* main, CUstream_st* side) const;
+  // What `second` gets from now on runs after what `first` has got so far. Each point of a step where streams meet has
+  // an event of its own.
+  Status order(int point, CUstream_st* first, CUstream_st* second) const;
 
  private:
+  static constexpr int kPoints = 3;
   int32_t device_ = -1;
-  CUevent_st* forked_ = nullptr;
-  CUevent_st* joined_ = nullptr;
+  CUevent_st* events_[kPoints] = {};
 };
 
 }  // namespace megamla::cuda

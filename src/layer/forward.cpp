@@ -148,12 +148,14 @@ Status MegaAttentionLayer::forward(const megamla_forward_params& params, const m
     run.side.workspace = static_cast<char*>(run.exec.workspace) + run.exec.workspace_bytes;
   }
 
-  MEGAMLA_RETURN_IF_ERROR(project_hidden(run));
-  MEGAMLA_RETURN_IF_ERROR(side_stream_.fork(run.exec, run.side));
+  MEGAMLA_RETURN_IF_ERROR(side_stream_.order(ops::SideStream::kBegin, run.exec, run.side));
   MEGAMLA_RETURN_IF_ERROR(list_keys(run));
-  MEGAMLA_RETURN_IF_ERROR(write_caches(run));
+  MEGAMLA_RETURN_IF_ERROR(write_compressed(run));
+  MEGAMLA_RETURN_IF_ERROR(project_hidden(run));
+  MEGAMLA_RETURN_IF_ERROR(side_stream_.order(ops::SideStream::kHidden, run.exec, run.side));
+  MEGAMLA_RETURN_IF_ERROR(write_window(run));
   MEGAMLA_RETURN_IF_ERROR(project_query(run));
-  MEGAMLA_RETURN_IF_ERROR(side_stream_.join(run.exec, run.side));
+  MEGAMLA_RETURN_IF_ERROR(side_stream_.order(ops::SideStream::kEnd, run.side, run.exec));
   MEGAMLA_RETURN_IF_ERROR(prefill_segment(run));
   MEGAMLA_RETURN_IF_ERROR(decode_segment(run, 0, step.split.num_decode_tokens));
   MEGAMLA_RETURN_IF_ERROR(project_out(run));
@@ -200,31 +202,34 @@ Status MegaAttentionLayer::project_query(Run& run) const {
   return copy_tap(v.q, run.taps()->q, run.step.real_tokens, run.exec);
 }
 
-// The latent into the window cache; on a kv source the compressor's into the compressed one.
-Status MegaAttentionLayer::write_caches(Run& run) const {
+// The latent into the window cache.
+Status MegaAttentionLayer::write_window(Run& run) const {
   const StepViews& v = run.views;
-  const megamla_step_metadata& m = run.metadata;
-  const megamla_exec& exec = run.side;
   MEGAMLA_RETURN_IF_ERROR(rms_norm(columns(run.real(v.qr_c), config_.q_lora_rank, config_.head_dim),
-                                   loader_.weights().kv_norm, config_.rms_norm_eps, run.real(v.latent), exec));
+                                   loader_.weights().kv_norm, config_.rms_norm_eps, run.real(v.latent), run.side));
   if (run.taps() != nullptr)
-    MEGAMLA_RETURN_IF_ERROR(copy_tap(v.latent, run.taps()->latent, run.step.real_tokens, exec));
+    MEGAMLA_RETURN_IF_ERROR(copy_tap(v.latent, run.taps()->latent, run.step.real_tokens, run.side));
   if (run.params.skip_cache_writes != 0) return {};
   megamla_kv_insert_params insert;
   megamla_kv_insert_init(&insert);
   insert.latent = run.real(v.latent);
-  insert.positions = run.real(m.positions);
+  insert.positions = run.real(run.metadata.positions);
   insert.cos_sin = run.params.cos_sin;
-  insert.slot_mapping = run.real(m.slot_mapping);
+  insert.slot_mapping = run.real(run.metadata.slot_mapping);
   insert.cache = run.params.window;
   insert.writer = MEGAMLA_WRITER_WINDOW;
-  MEGAMLA_RETURN_IF_ERROR(call(megamla_kv_insert(&insert, &exec)));
-  if (role_of(config_) != MEGAMLA_ROLE_KV_SOURCE) return {};
+  return call(megamla_kv_insert(&insert, &run.side));
+}
 
+// On a kv source: the compressor's latent into the compressed cache.
+Status MegaAttentionLayer::write_compressed(Run& run) const {
+  if (role_of(config_) != MEGAMLA_ROLE_KV_SOURCE || run.params.skip_cache_writes != 0) return {};
+  const StepViews& v = run.views;
+  const megamla_step_metadata& m = run.metadata;
   const Weights& w = loader_.weights();
   const megamla_tensor scores = run.real(v.kv_score);
   MEGAMLA_RETURN_IF_ERROR(linear(config_, with_group(run.real(run.params.x)), w.compressor, nullptr,
-                                 MEGAMLA_LINEAR_WEIGHT_BF16, with_group(scores), exec));
+                                 MEGAMLA_LINEAR_WEIGHT_BF16, with_group(scores), run.side));
   megamla_kv_compress_params compress;
   megamla_kv_compress_init(&compress);
   compress.compress_ratio = static_cast<int32_t>(config_.compress_ratio);
@@ -238,17 +243,22 @@ Status MegaAttentionLayer::write_caches(Run& run) const {
     compress.state = run.params.compressor_state;
   }
   compress.latent = run.real(v.compressed_latent);
-  MEGAMLA_RETURN_IF_ERROR(call(megamla_kv_compress(&compress, &exec)));
+  MEGAMLA_RETURN_IF_ERROR(call(megamla_kv_compress(&compress, &run.side)));
+  if (run.taps() != nullptr) {
+    MEGAMLA_RETURN_IF_ERROR(
+        copy_tap(v.compressed_latent, run.taps()->compressed_latent, run.step.real_tokens, run.side));
+  }
 
+  megamla_kv_insert_params insert;
+  megamla_kv_insert_init(&insert);
   insert.latent = run.real(v.compressed_latent);
+  insert.positions = run.real(m.positions);
+  insert.cos_sin = run.params.cos_sin;
   insert.slot_mapping = run.real(m.compressed_slot_mapping);
   insert.cache = run.params.compressed;
   insert.writer = MEGAMLA_WRITER_COMPRESSED;
   insert.compress_ratio = static_cast<int32_t>(config_.compress_ratio);
-  if (run.taps() != nullptr) {
-    MEGAMLA_RETURN_IF_ERROR(copy_tap(v.compressed_latent, run.taps()->compressed_latent, run.step.real_tokens, exec));
-  }
-  return call(megamla_kv_insert(&insert, &exec));
+  return call(megamla_kv_insert(&insert, &run.side));
 }
 
 Status MegaAttentionLayer::project_out(Run& run) const {

@@ -30,7 +30,8 @@ class MegaAttentionLayer {
   Status warm_up(const megamla_forward_params& params, const megamla_exec& exec) const;
   Status project_hidden(Run& run) const;
   Status project_query(Run& run) const;
-  Status write_caches(Run& run) const;
+  Status write_window(Run& run) const;
+  Status write_compressed(Run& run) const;
   Status list_keys(Run& run) const;
   Status prefill_segment(Run& run) const;
   Status prefill_chunk(Run& run, size_t index) const;

@@ -16,15 +16,13 @@ class SideStream {
 #endif
     return {};
   }
-  Status fork([[maybe_unused]] const megamla_exec& main, [[maybe_unused]] const megamla_exec& side) const {
+  // Where the streams of a step meet.
+  enum Point { kBegin, kHidden, kEnd };
+  // What `second` gets from now on runs after what `first` has got so far.
+  Status order([[maybe_unused]] Point point, [[maybe_unused]] const megamla_exec& first,
+               [[maybe_unused]] const megamla_exec& second) const {
 #if MEGAMLA_HAVE_CUDA
-    if (main.stream != side.stream) return events_.fork(main.stream, side.stream);
-#endif
-    return {};
-  }
-  Status join([[maybe_unused]] const megamla_exec& main, [[maybe_unused]] const megamla_exec& side) const {
-#if MEGAMLA_HAVE_CUDA
-    if (main.stream != side.stream) return events_.join(main.stream, side.stream);
+    if (first.stream != second.stream) return events_.order(point, first.stream, second.stream);
 #endif
     return {};
   }

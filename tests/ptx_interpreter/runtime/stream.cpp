@@ -13,19 +13,34 @@ struct CUgraph_st {
 struct CUgraphExec_st {
   std::vector<Work> work;
 };
+// What streams that are captured together keep for a graph.
+struct Capture {
+  cudaStream_t origin = nullptr;
+  std::vector<cudaStream_t> joined;  // streams that wait for an event of this capture
+  std::vector<Work> work;
+  bool open = true;
+};
 struct CUstream_st {
-  std::unique_ptr<CUgraph_st> capture;
+  std::shared_ptr<Capture> capture;
+  int64_t submitted = 0;   // pieces of work in this capture
+  int64_t waited_for = 0;  // of these, that its origin is sure to run after
+
+  bool captured() const { return capture != nullptr && capture->open; }
 };
 struct CUevent_st {
   std::chrono::steady_clock::time_point time;
   bool recorded = false;
+  std::shared_ptr<Capture> capture;
+  cudaStream_t from = nullptr;
+  int64_t submitted = 0;  // on `from` when it was recorded
 };
 
 namespace ptx::runtime {
 
 cudaError_t submit(cudaStream_t stream, Work work) {
-  if (stream == nullptr || stream->capture == nullptr) return work();
+  if (stream == nullptr || !stream->captured()) return work();
   stream->capture->work.push_back(std::move(work));
+  ++stream->submitted;
   return cudaSuccess;
 }
 
@@ -45,21 +60,41 @@ cudaError_t CUDARTAPI cudaStreamDestroy(cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t CUDARTAPI cudaStreamSynchronize(cudaStream_t stream) {
-  if (stream != nullptr && stream->capture != nullptr) return report(cudaErrorStreamCaptureUnsupported);
+  if (stream != nullptr && stream->captured()) return report(cudaErrorStreamCaptureUnsupported);
   return cudaSuccess;
 }
-cudaError_t CUDARTAPI cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
+// A stream that waits for an event of a captured one is captured with it.
+cudaError_t CUDARTAPI cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  if (event->capture == nullptr || !event->capture->open) return cudaSuccess;
+  if (stream == nullptr || (stream->captured() && stream->capture != event->capture))
+    return report(cudaErrorStreamCaptureUnsupported);
+  if (!stream->captured()) {
+    stream->capture = event->capture;
+    stream->submitted = stream->waited_for = 0;
+    stream->capture->joined.push_back(stream);
+  }
+  if (stream == stream->capture->origin) event->from->waited_for = event->submitted;
+  return cudaSuccess;
+}
 cudaError_t CUDARTAPI cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
-  if (stream == nullptr || stream->capture != nullptr) return report(cudaErrorStreamCaptureUnsupported);
-  stream->capture = std::make_unique<CUgraph_st>();
+  if (stream == nullptr || stream->captured()) return report(cudaErrorStreamCaptureUnsupported);
+  stream->capture = std::make_shared<Capture>();
+  stream->capture->origin = stream;
   return cudaSuccess;
 }
 cudaError_t CUDARTAPI cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
-  *graph = stream->capture.release();
-  return report(*graph == nullptr ? cudaErrorInvalidValue : cudaSuccess);
+  *graph = nullptr;
+  if (!stream->captured() || stream->capture->origin != stream) return report(cudaErrorInvalidValue);
+  Capture& capture = *stream->capture;
+  capture.open = false;
+  for (const cudaStream_t other : capture.joined) {
+    if (other->waited_for != other->submitted) return report(cudaErrorStreamCaptureUnjoined);
+  }
+  *graph = new CUgraph_st{std::move(capture.work)};
+  return cudaSuccess;
 }
 cudaError_t CUDARTAPI cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
-  const bool capturing = stream != nullptr && stream->capture != nullptr;
+  const bool capturing = stream != nullptr && stream->captured();
   *status = capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
   return cudaSuccess;
 }
@@ -93,11 +128,16 @@ cudaError_t CUDARTAPI cudaEventDestroy(cudaEvent_t event) {
   return cudaSuccess;
 }
 cudaError_t CUDARTAPI cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  return report(submit(stream, [event] {
+  const cudaError_t error = submit(stream, [event] {
     event->time = std::chrono::steady_clock::now();
     event->recorded = true;
     return cudaSuccess;
-  }));
+  });
+  const bool captured = stream != nullptr && stream->captured();
+  event->capture = captured ? stream->capture : nullptr;
+  event->from = stream;
+  event->submitted = captured ? stream->submitted : 0;
+  return report(error);
 }
 cudaError_t CUDARTAPI cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
 cudaError_t CUDARTAPI cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
