@@ -29,7 +29,7 @@ struct Library {
 
 Library open_library() {
   Library library;
-  const char* chosen = std::getenv("MEGAMLA_NCCL");
+  const char* chosen = std::getenv("MEGAMLA_NCCL");  // empty: the program itself, where it is part of that
   const std::string file = chosen != nullptr ? chosen : "libnccl.so.2";
   void* handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {

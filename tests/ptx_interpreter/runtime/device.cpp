@@ -12,6 +12,19 @@ namespace ptx::runtime {
 namespace {
 
 thread_local cudaError_t last_error = cudaSuccess;
+thread_local int current_device = 0;
+
+int from_environment(const char* name, int otherwise) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? otherwise : std::max(1, std::atoi(text));
+}
+
+// All of one memory.
+int devices() {
+  static const int count = from_environment("MEGAMLA_PTX_DEVICES", 1);
+  return count;
+}
+bool is_device(int device) { return device >= 0 && device < devices(); }
 
 struct ErrorText {
   cudaError_t error;
@@ -52,10 +65,7 @@ int blocks_of_multiprocessor(const KernelFacts& facts, int threads, size_t dynam
 }  // namespace
 
 int multiprocessors() {
-  static const int count = [] {
-    const char* text = std::getenv("MEGAMLA_PTX_MULTIPROCESSORS");
-    return text == nullptr ? 132 : std::max(1, std::atoi(text));
-  }();
+  static const int count = from_environment("MEGAMLA_PTX_MULTIPROCESSORS", 132);
   return count;
 }
 
@@ -76,14 +86,18 @@ cudaError_t CUDARTAPI cudaGetLastError() { return std::exchange(last_error, cuda
 cudaError_t CUDARTAPI cudaPeekAtLastError() { return last_error; }
 
 cudaError_t CUDARTAPI cudaGetDeviceCount(int* count) {
-  *count = 1;
+  *count = devices();
   return cudaSuccess;
 }
 cudaError_t CUDARTAPI cudaGetDevice(int* device) {
-  *device = 0;
+  *device = current_device;
   return cudaSuccess;
 }
-cudaError_t CUDARTAPI cudaSetDevice(int device) { return report(device == 0 ? cudaSuccess : cudaErrorInvalidDevice); }
+cudaError_t CUDARTAPI cudaSetDevice(int device) {
+  if (!is_device(device)) return report(cudaErrorInvalidDevice);
+  current_device = device;
+  return cudaSuccess;
+}
 cudaError_t CUDARTAPI cudaDeviceSynchronize() { return cudaSuccess; }
 cudaError_t CUDARTAPI cudaRuntimeGetVersion(int* version) {
   *version = CUDART_VERSION;
@@ -92,7 +106,7 @@ cudaError_t CUDARTAPI cudaRuntimeGetVersion(int* version) {
 cudaError_t CUDARTAPI cudaDriverGetVersion(int* version) { return cudaRuntimeGetVersion(version); }
 
 cudaError_t CUDARTAPI cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
-  if (device != 0) return report(cudaErrorInvalidDevice);
+  if (!is_device(device)) return report(cudaErrorInvalidDevice);
   *p = {};
   std::strncpy(p->name, "PTX interpreter", sizeof(p->name) - 1);
   p->major = 9;
@@ -117,7 +131,7 @@ cudaError_t CUDARTAPI cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
 }
 
 cudaError_t CUDARTAPI cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
-  if (device != 0) return report(cudaErrorInvalidDevice);
+  if (!is_device(device)) return report(cudaErrorInvalidDevice);
   switch (attribute) {
     case cudaDevAttrMultiProcessorCount:
       *value = multiprocessors();
