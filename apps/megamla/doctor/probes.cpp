@@ -22,6 +22,7 @@ class Probes {
     index_ops();
     weights();
     linear();
+    layer();
     return std::move(probes_);
   }
 
@@ -162,6 +163,17 @@ class Probes {
     norm.weight = tensor(MEGAMLA_BF16, {kDims});
     norm.y = tensor(MEGAMLA_BF16, {1, kDims});
     ask("rms_norm", norm);
+  }
+
+  // The default layer, and the sum over its ranks where the library has one.
+  void layer() {
+    const auto note = [&](const char* what, megamla_status status, const char* there) {
+      const bool supported = status == MEGAMLA_OK;
+      probes_.push_back({what, device_, supported, supported ? there : megamla_last_error()});
+    };
+    const api::LayerConfig config;
+    note("layer", megamla_layer_is_supported(&config, device_), "layer");
+    if (device_ == MEGAMLA_DEVICE_CUDA) note("sums over ranks", megamla_communicator_supported(), "nccl");
   }
 
   megamla_device device_;
