@@ -199,8 +199,8 @@ typedef struct megamla_forward_params {
   megamla_communicator* communicator; /* of tp_size ranks, this one with rank tp_rank, on the layer's GPU; NULL with
                                          REDUCE_NONE */
   struct CUstream_st* side_stream;    /* cuda: another stream of the caller, for the cache writers and lists, which need
-                                         not    wait for the query; what exec.stream gets afterwards waits for them. NULL: all
-                                         on    exec.stream */
+                                         not wait for the query; what exec.stream gets afterwards waits for them.
+                                         NULL: all on exec.stream */
 } megamla_forward_params;
 
 MEGAMLA_API void megamla_forward_params_init(megamla_forward_params* params);
