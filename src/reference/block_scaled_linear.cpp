@@ -22,7 +22,7 @@ using Params = megamla_block_scaled_linear_params;
 constexpr int64_t kRowBlock = 8;
 constexpr int64_t kColumnBlock = 256;
 // Rows that a thread takes at a time.
-constexpr int64_t kThreadRows = 32;
+constexpr int64_t kThreadRows = 16;
 
 double input_value(const Params& p, const plan::LinearShape& s, int64_t t, int64_t g, int64_t i) {
   const int64_t offset = t * p.x.stride[0] + g * plan::group_stride(p.x) + i;
@@ -172,6 +172,29 @@ class RowBlock {
   std::vector<double> sums_;     // [kRowBlock, tokens, kLanes]
 };
 
+// Token t's results of group g, from y [out, tokens].
+void write_results(const Params& p, const plan::LinearShape& s, int64_t g, int64_t t, const double* y) {
+  const auto value = [&](int64_t n) { return static_cast<float>(y[n * s.tokens + t]); };
+  if (p.output == MEGAMLA_LINEAR_OUT_MXFP8) {
+    for (int64_t n = 0; n < s.out; n += format::kCastGroup) {
+      float group[format::kCastGroup];
+      for (int i = 0; i < format::kCastGroup; ++i) group[i] = format::round_to_bf16(value(n + i));
+      const int64_t column = g * s.out + n;
+      at<uint8_t>(p.y_scale, format::f8_128x4_index(s.groups * s.out / 32, t, column / 32)) =
+          format::cast_mxfp8_group(group, &at<uint8_t>(p.y, t, column));
+    }
+    return;
+  }
+  const int64_t begin = t * p.y.stride[0] + g * plan::group_stride(p.y);
+  for (int64_t n = 0; n < s.out; ++n) {
+    if (p.output == MEGAMLA_LINEAR_OUT_F32) {
+      data<float>(p.y)[begin + n] = value(n);
+    } else {
+      data<format::Bf16>(p.y)[begin + n] = format::to_bf16(value(n));
+    }
+  }
+}
+
 }  // namespace
 
 Status block_scaled_linear(const Params& p, const megamla_exec& exec) {
@@ -195,27 +218,9 @@ Status block_scaled_linear(const Params& p, const megamla_exec& exec) {
         blocks[static_cast<size_t>(worker)].multiply(g, first, std::min(kRowBlock, end - first), x.data(), y.data());
       }
     });
-    for (int64_t t = 0; t < s.tokens; ++t) {
-      const auto value = [&](int64_t n) { return static_cast<float>(y[static_cast<size_t>(n * s.tokens + t)]); };
-      if (p.output == MEGAMLA_LINEAR_OUT_MXFP8) {
-        for (int64_t n = 0; n < s.out; n += format::kCastGroup) {
-          float group[format::kCastGroup];
-          for (int i = 0; i < format::kCastGroup; ++i) group[i] = format::round_to_bf16(value(n + i));
-          const int64_t column = g * s.out + n;
-          at<uint8_t>(p.y_scale, format::f8_128x4_index(s.groups * s.out / 32, t, column / 32)) =
-              format::cast_mxfp8_group(group, &at<uint8_t>(p.y, t, column));
-        }
-        continue;
-      }
-      const int64_t begin = t * p.y.stride[0] + g * plan::group_stride(p.y);
-      for (int64_t n = 0; n < s.out; ++n) {
-        if (p.output == MEGAMLA_LINEAR_OUT_F32) {
-          data<float>(p.y)[begin + n] = value(n);
-        } else {
-          data<format::Bf16>(p.y)[begin + n] = format::to_bf16(value(n));
-        }
-      }
-    }
+    parallel_ranges(s.tokens, threads, [&](int64_t begin, int64_t end, int) {
+      for (int64_t t = begin; t < end; ++t) write_results(p, s, g, t, y.data());
+    });
   }
   return {};
 }
