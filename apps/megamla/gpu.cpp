@@ -231,7 +231,7 @@ void enqueue_upload(void*, const void*, int64_t) { refuse(); }
 Pinned::Pinned(void*, int64_t bytes) {
   if (bytes > 0) refuse();
 }
-Pinned::~Pinned() = default;
+Pinned::~Pinned() { memory_ = nullptr; }
 struct Graph::Handles {};
 Graph::Graph(const std::function<void()>&) { refuse(); }
 Graph::~Graph() = default;

@@ -10,7 +10,7 @@ namespace megamla::app {
 // stream. Copies nothing between the two memories: Arena::upload and download do.
 class LayerCall {
  public:
-  LayerCall(const megamla_forward_params& on_host, Arena& arena);
+  LayerCall(const megamla_forward_params& call, Arena& arena);
   LayerCall(const LayerCall&) = delete;
   LayerCall& operator=(const LayerCall&) = delete;
 

@@ -37,7 +37,7 @@ class Verifier {
   struct Rows;  // the chosen rows as a batch of single-token requests
   Rows gather(const std::vector<Scheduled>& step, const StepBatch& batch, const std::vector<int64_t>& rows,
               app::Arena& arena) const;
-  void fetch(const Model::Layer& layer, const megamla_step_metadata& chosen, const std::vector<int64_t>& rows);
+  void fetch(const Model::Layer& layer, const megamla_step_metadata& m, const std::vector<int64_t>& rows);
   void compare_y(const Model::Layer& layer, const float* ref, const uint16_t* got, int64_t position);
   void compare_record(const Model::Layer& layer, const megamla_tensor& latent, int64_t index, int64_t position,
                       int64_t slot);
