@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "barriers.hpp"
+#include "profile.hpp"
 
 namespace ptx {
 namespace {
@@ -202,9 +203,9 @@ Cluster::Cluster(const Launch& l, uint64_t s, bool races_too)
       warp->index = static_cast<int>(i);
       warp->block = block.get();
       warp->program = &program;
-      warp->registers.resize(program.register_bytes + 64);
+      warp->registers = std::make_unique_for_overwrite<uint8_t[]>(program.register_bytes + 64);
       warp->local.resize(size_t{program.local_bytes} * kLanes + 16);
-      warp->base[0] = warp->registers.data() + (-reinterpret_cast<uintptr_t>(warp->registers.data()) & 63);
+      warp->base[0] = warp->registers.get() + (-reinterpret_cast<uintptr_t>(warp->registers.get()) & 63);
       auto* constants = const_cast<uint8_t*>(program.constants.data());
       warp->base[1] = constants + (-reinterpret_cast<uintptr_t>(constants) & 63);
       block->warps.push_back(std::move(warp));
@@ -357,11 +358,13 @@ void Cluster::prepare(Warp& w) {
   }
 }
 
+template <bool kCount>
 uint64_t Cluster::run_warp(Warp& w, uint64_t limit) {
   const Instruction* code = w.program->code.data();
   uint64_t n = 0;
   while (n < limit) {
     const Instruction& in = code[w.pc];
+    if constexpr (kCount) ++w.counters[w.pc].instructions;
     ++w.pc;
     ++n;
     Mask lanes = w.active;
@@ -422,7 +425,7 @@ void Cluster::run(uint64_t index) {
       ran = true;
       ran_free = ran_free || !was_forced;
       const uint64_t limit = random_schedule ? 1 + random() % kTurn : kTurn;
-      const uint64_t n = run_warp(w, limit);
+      const uint64_t n = w.counters != nullptr ? run_warp<true>(w, limit) : run_warp<false>(w, limit);
       instructions += n;
       turns[i] = n < limit ? 0 : turns[i] + 1;
       if (turns[i] > kTurnsBeforeYield && w.active != 0 && !w.others.empty()) {
@@ -452,6 +455,8 @@ void run_grid(const Launch& launch) {
   static const uint64_t seed = from_environment("MEGAMLA_PTX_SEED", 0);
   static const uint64_t threads = from_environment("MEGAMLA_PTX_THREADS", 1);
   static const bool races = from_environment("MEGAMLA_PTX_RACES", 0) != 0;
+  Profile* profile = profile_of(launch.program);
+  if (profile != nullptr) ++profile->launches;
   uint64_t clusters = 1;
   for (int d = 0; d < 3; ++d) clusters *= launch.grid[d] / launch.cluster[d];
   std::atomic<uint64_t> next = 0;
@@ -459,6 +464,9 @@ void run_grid(const Launch& launch) {
   std::mutex mutex;
   const auto work = [&] {
     Cluster cluster(launch, seed, races);
+    for (auto& block : cluster.blocks) {
+      for (auto& warp : block->warps) warp->counters = profile == nullptr ? nullptr : profile->counters.data();
+    }
     for (uint64_t index = next++; index < clusters; index = next++) {
       try {
         cluster.run(index);

@@ -23,6 +23,7 @@ struct Block;
 struct Cluster;
 struct Instruction;
 class Races;
+struct Counters;
 using Run = void (*)(Warp&, const Instruction&);
 
 // Where an operand's 32 lanes are: bytes from the warp's registers or the program's constants. 32 bits a lane, or 64
@@ -129,6 +130,7 @@ struct Program {
   int max_threads = 1024;
   bool exact_threads = false;
 
+  std::string source(uint32_t pc) const;  // file and line of the CUDA source, or of the PTX text
   std::string where(uint32_t pc) const;
 };
 
@@ -169,6 +171,7 @@ struct Warp {
   Block* block = nullptr;
   Range cached;  // the last allocation that was accessed
   Races* races = nullptr;
+  Counters* counters = nullptr;  // where they are counted: of each instruction
 
   Mask alive = 0;
   Mask carry = 0;
@@ -178,7 +181,7 @@ struct Warp {
   Mask cluster_arrived = 0;
   uint64_t cluster_phase = 0;
   std::vector<Group> others;
-  std::vector<uint8_t> registers;
+  std::unique_ptr<uint8_t[]> registers;
   std::vector<uint8_t> local;  // lane after lane
   std::vector<Copy> copies;
   uint32_t commits[kLanes] = {};
@@ -259,6 +262,7 @@ struct Cluster {
   void place(uint64_t index);
   void prepare(Block& block);
   void prepare(Warp& warp);
+  template <bool kCount>
   uint64_t run_warp(Warp& warp, uint64_t limit);
   bool land_events();
   [[noreturn]] void report_deadlock();

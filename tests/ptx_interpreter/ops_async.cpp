@@ -4,6 +4,7 @@
 
 #include "barriers.hpp"
 #include "binder.hpp"
+#include "profile.hpp"
 
 namespace ptx {
 
@@ -37,8 +38,20 @@ void land_copies(Warp& w, Mask lanes, uint32_t groups_left) {
 
 namespace {
 
+void count(Warp& w, const Instruction& in, uint64_t bytes) {
+  uint64_t to[kLanes];
+  uint64_t from[kLanes];
+  each_lane(w.exec, [&](int i) {
+    to[i] = lane_address(w, in, i) & kSharedOffsetMask;
+    from[i] = read_lane(w, in.b, i) + static_cast<uint64_t>(in.extra->numbers[1]);
+  });
+  count_shared(w.counters[w.pc - 1], to, w.exec, bytes);
+  count_global(w.counters[w.pc - 1], from, w.exec, bytes);
+}
+
 void copy_async(Warp& w, const Instruction& in) {
   const auto bytes = static_cast<uint8_t>(in.extra->numbers[0]);
+  if (w.counters != nullptr) count(w, in, bytes);
   each_lane(w.exec, [&](int i) {
     Copy copy;
     copy.lane = static_cast<uint8_t>(i);

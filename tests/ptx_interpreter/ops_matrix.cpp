@@ -2,6 +2,7 @@
 #include "access.hpp"
 #include "binder.hpp"
 #include "fragments.hpp"
+#include "profile.hpp"
 
 namespace ptx {
 namespace {
@@ -19,9 +20,18 @@ uint8_t* matrix_row(Warp& w, const Instruction& in, size_t matrix, int r, Access
   return shared_at(w, address, 16, lane, false, access);
 }
 
+void count_rows(Warp& w, const Instruction& in, size_t matrices) {
+  if (w.counters == nullptr) return;
+  uint64_t at[kLanes];
+  for (int i = 0; i < kLanes; ++i) at[i] = lane_address(w, in, i) & kSharedOffsetMask;
+  const Mask lanes = matrices == 4 ? kAllLanes : (Mask{1} << (8 * matrices)) - 1;
+  count_shared(w.counters[w.pc - 1], at, lanes, 16);
+}
+
 void ldmatrix(Warp& w, const Instruction& in) {
   if (!w.together(kAllLanes)) return;
   const bool transposed = in.extra->numbers[0] != 0;
+  count_rows(w, in, in.extra->d.size());
   for (size_t m = 0; m < in.extra->d.size(); ++m) {
     uint16_t v[8][8];
     for (int r = 0; r < 8; ++r) std::memcpy(v[r], matrix_row(w, in, m, r, Access::kRead), 16);
@@ -37,6 +47,7 @@ void ldmatrix(Warp& w, const Instruction& in) {
 void stmatrix(Warp& w, const Instruction& in) {
   if (!w.together(kAllLanes)) return;
   const bool transposed = in.extra->numbers[0] != 0;
+  count_rows(w, in, in.extra->b.size());
   for (size_t m = 0; m < in.extra->b.size(); ++m) {
     uint16_t v[8][8];
     each_lane(w.exec, [&](int i) {

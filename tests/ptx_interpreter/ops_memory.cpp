@@ -4,14 +4,37 @@
 #include "access.hpp"
 #include "binder.hpp"
 #include "numbers.hpp"
+#include "profile.hpp"
 
 namespace ptx {
 namespace {
+
+// Which lanes touch what, where that is counted.
+template <Space kSpace>
+void count(Warp& w, const Instruction& in, uint64_t bytes) {
+  Counters& counters = w.counters[w.pc - 1];
+  uint64_t global[kLanes];
+  uint64_t shared[kLanes];
+  Mask is_global = 0;
+  Mask is_shared = 0;
+  each_lane(w.exec, [&](int i) {
+    global[i] = lane_address(w, in, i);
+    shared[i] = global[i] & kSharedOffsetMask;
+    const auto window = static_cast<Window>(global[i] >> kWindowShift);
+    const bool generic = kSpace == Space::kGeneric;
+    const Mask lane = Mask{1} << i;
+    if (kSpace == Space::kGlobal || (generic && window == Window::kGlobal)) is_global |= lane;
+    if (kSpace == Space::kShared || (generic && window == Window::kShared)) is_shared |= lane;
+  });
+  if (is_global != 0) count_global(counters, global, is_global, bytes);
+  if (is_shared != 0) count_shared(counters, shared, is_shared, bytes);
+}
 
 template <class E, Space kSpace>
 void load(Warp& w, const Instruction& in) {
   const std::vector<Slot>& to = in.extra->d;
   const uint64_t bytes = to.size() * sizeof(E);
+  if (w.counters != nullptr) count<kSpace>(w, in, bytes);
   each_lane(w.exec, [&](int i) {
     const uint8_t* from = memory_at<kSpace, Access::kRead>(w, lane_address(w, in, i), bytes, i);
     for (size_t k = 0; k < to.size(); ++k) {
@@ -25,6 +48,7 @@ template <class E, Space kSpace>
 void store(Warp& w, const Instruction& in) {
   const std::vector<Slot>& from = in.extra->b;
   const uint64_t bytes = from.size() * sizeof(E);
+  if (w.counters != nullptr) count<kSpace>(w, in, bytes);
   each_lane(w.exec, [&](int i) {
     uint8_t* to = memory_at<kSpace, Access::kWrite>(w, lane_address(w, in, i), bytes, i);
     for (size_t k = 0; k < from.size(); ++k) {

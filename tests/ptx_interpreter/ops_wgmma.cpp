@@ -1,5 +1,7 @@
 // wgmma: each warp of a warpgroup computes its own 16 of the 64 rows. Products are computed when they are waited for;
 // with an odd seed at once.
+#include <algorithm>
+
 #include "access.hpp"
 #include "binder.hpp"
 #include "fragments.hpp"
@@ -69,6 +71,21 @@ void read_operand(Warp& w, const Operand2& m, uint32_t first, uint32_t rows, uin
 enum Numbers { kColumns, kTransA, kTransB, kNegateA, kNegateB };
 constexpr uint32_t kRows = 16;  // of a warp
 
+// Some rows by eight columns: sums stay in registers. Products of these formats are exact in fp32.
+using Vector [[gnu::vector_size(32)]] = float;
+constexpr uint32_t kVector = 8;
+constexpr uint32_t kTogether = 8;
+template <uint32_t kDepth>
+void multiply_tile(const float (&a)[kDepth][kRows], uint32_t m, const float* b, float* d, uint32_t columns) {
+  Vector sum[kTogether] = {};
+  for (uint32_t k = 0; k < kDepth; ++k) {
+    Vector v;
+    std::memcpy(&v, b + k * columns, sizeof(v));
+    for (uint32_t i = 0; i < kTogether; ++i) sum[i] += a[k][m + i] * v;
+  }
+  for (uint32_t i = 0; i < kTogether; ++i) std::memcpy(d + i * columns, &sum[i], sizeof(Vector));
+}
+
 template <class F>
 void multiply(Warp& w, const WgmmaOp& op) {
   const Extra& e = *op.instruction->extra;
@@ -91,21 +108,17 @@ void multiply(Warp& w, const WgmmaOp& op) {
   static thread_local std::vector<float> b;
   static thread_local std::vector<float> d;
   b.resize(kDepth * columns);
-  d.assign(kRows * columns, 0);
+  d.resize(kRows * columns);
   read_operand<F>(w, Operand2(op.b, e.numbers[kTransB] == 0), 0, columns, kDepth, b.data());
   const float sign = e.numbers[kNegateA] != e.numbers[kNegateB] ? -1.0F : 1.0F;
-  for (uint32_t m = 0; m < kRows; ++m) {
-    float* to = d.data() + m * columns;
-    for (uint32_t k = 0; k < kDepth; ++k) {
-      const float* from = b.data() + k * columns;
-      const float v = sign * a[k][m];
-      for (uint32_t n = 0; n < columns; ++n) to[n] = std::fma(v, from[n], to[n]);
-    }
+  for (uint32_t m = 0; m < kRows; m += kTogether) {
+    for (uint32_t n = 0; n < columns; n += kVector)
+      multiply_tile<kDepth>(a, m, b.data() + n, d.data() + m * columns + n, columns);
   }
   for (uint32_t r = 0; r < columns / 2; ++r) {
     auto* to = row<uint32_t>(w, e.d[r]);
     for (uint32_t i = 0; i < kLanes; ++i) {
-      const float product = d[(i / 4 + r / 2 % 2 * 8) * columns + r / 4 * 8 + i % 4 * 2 + r % 2];
+      const float product = sign * d[(i / 4 + r / 2 % 2 * 8) * columns + r / 4 * 8 + i % 4 * 2 + r % 2];
       const float sum = op.accumulate ? std::bit_cast<float>(to[i]) + product : product;
       to[i] = std::bit_cast<uint32_t>(canonical(sum));
     }

@@ -22,13 +22,17 @@ std::string demangled(const std::string& name) {
   return result;
 }
 
+std::string Program::source(uint32_t pc) const {
+  const Location& at = locations[pc];
+  const auto file = module->files().find(at.source_file);
+  if (file == module->files().end()) return fmt::format("PTX line {}", at.line);
+  return fmt::format("{}:{}", file->second, at.source_line);
+}
+
 std::string Program::where(uint32_t pc) const {
   const Location& at = locations[pc];
-  std::string source;
-  if (const auto file = module->files().find(at.source_file); file != module->files().end()) {
-    source = fmt::format("\n    {}:{}", file->second, at.source_line);
-  }
-  return fmt::format("{}\n    PTX line {}: {}", source, at.line, module->line(at.line));
+  const bool known = module->files().count(at.source_file) != 0;
+  return fmt::format("{}\n    PTX line {}: {}", known ? "\n    " + source(pc) : "", at.line, module->line(at.line));
 }
 
 namespace {
