@@ -70,18 +70,11 @@ void check(const LinearShape& s, uint64_t seed, int64_t row_step = 1) {
   }
 }
 
-constexpr megamla_linear_input kInputs[] = {MEGAMLA_LINEAR_IN_BF16, MEGAMLA_LINEAR_IN_FP8_PAIR,
-                                            MEGAMLA_LINEAR_IN_MXFP8};
-constexpr megamla_linear_weight kWeights[] = {MEGAMLA_LINEAR_WEIGHT_BF16, MEGAMLA_LINEAR_WEIGHT_BLOCK_32,
-                                              MEGAMLA_LINEAR_WEIGHT_ROW_32};
-constexpr megamla_linear_output kOutputs[] = {MEGAMLA_LINEAR_OUT_BF16, MEGAMLA_LINEAR_OUT_F32,
-                                              MEGAMLA_LINEAR_OUT_MXFP8};
-
 TEST(BlockScaledLinear, EveryKindOfInputWeightAndOutput) {
   uint64_t seed = 1;
-  for (const auto input : kInputs) {
-    for (const auto weight : kWeights) {
-      for (const auto output : kOutputs) {
+  for (const auto input : kLinearInputs) {
+    for (const auto weight : kLinearWeights) {
+      for (const auto output : kLinearOutputs) {
         for (const int64_t tokens : {3, 37}) {
           const int64_t groups = input == MEGAMLA_LINEAR_IN_MXFP8 ? 1 : 2;
           check({tokens, groups, 256, 192 - 64 * (groups % 2), input, weight, output, 32}, ++seed);
@@ -131,8 +124,8 @@ TEST(BlockScaledLinear, EveryCpuImplementation) {
       {"onednn_f32", always, cpu::block_scaled_linear_f32_workspace, cpu::block_scaled_linear_f32},
   };
   uint64_t seed = 50;
-  for (const auto input : kInputs) {
-    for (const auto weight : kWeights) {
+  for (const auto input : kLinearInputs) {
+    for (const auto weight : kLinearWeights) {
       for (const int64_t tokens : {7, 30}) {
         const LinearShape s{
             tokens, input == MEGAMLA_LINEAR_IN_MXFP8 ? 1 : 2, 128, 96, input, weight, MEGAMLA_LINEAR_OUT_F32, 8};

@@ -1,8 +1,7 @@
 // block_scaled_linear on a GPU against the reference, byte for byte: the values are small integers, whose sums fp32
 // holds exactly in any order. Skipped on a machine without a GPU that the kernels run on.
-#include "format/chunked.hpp"
-#include "format/small_float.hpp"
 #include "support/gpu_problem.hpp"
+#include "support/linear_problem.hpp"
 
 namespace megamla::test {
 namespace {
@@ -80,18 +79,11 @@ class CudaLinear : public CudaOps {
   }
 };
 
-constexpr megamla_linear_input kInputs[] = {MEGAMLA_LINEAR_IN_BF16, MEGAMLA_LINEAR_IN_FP8_PAIR,
-                                            MEGAMLA_LINEAR_IN_MXFP8};
-constexpr megamla_linear_weight kWeights[] = {MEGAMLA_LINEAR_WEIGHT_BF16, MEGAMLA_LINEAR_WEIGHT_BLOCK_32,
-                                              MEGAMLA_LINEAR_WEIGHT_ROW_32};
-constexpr megamla_linear_output kOutputs[] = {MEGAMLA_LINEAR_OUT_BF16, MEGAMLA_LINEAR_OUT_F32,
-                                              MEGAMLA_LINEAR_OUT_MXFP8};
-
 // Every tile of tokens, its last one full and not; rows that 16 bytes divide and rows that they do not.
 TEST_F(CudaLinear, EveryKindOfInputWeightAndOutput) {
-  for (const auto input : kInputs) {
-    for (const auto weight : kWeights) {
-      for (const auto output : kOutputs) {
+  for (const auto input : kLinearInputs) {
+    for (const auto weight : kLinearWeights) {
+      for (const auto output : kLinearOutputs) {
         for (const int64_t tokens : {0, 1, 3, 8, 9, 16, 20, 32, 50, 64, 100, 128, 129, 300}) {
           const int64_t groups = input == MEGAMLA_LINEAR_IN_MXFP8 ? 1 : 2;
           check({tokens, groups, 384, groups == 1 ? 256 : 192, input, weight, output, tokens % 2 == 0 ? 0 : 3});

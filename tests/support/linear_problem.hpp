@@ -14,6 +14,14 @@
 
 namespace megamla::test {
 
+// Every kind that a call may have.
+inline constexpr megamla_linear_input kLinearInputs[] = {MEGAMLA_LINEAR_IN_BF16, MEGAMLA_LINEAR_IN_FP8_PAIR,
+                                                         MEGAMLA_LINEAR_IN_MXFP8};
+inline constexpr megamla_linear_weight kLinearWeights[] = {MEGAMLA_LINEAR_WEIGHT_BF16, MEGAMLA_LINEAR_WEIGHT_BLOCK_32,
+                                                           MEGAMLA_LINEAR_WEIGHT_ROW_32};
+inline constexpr megamla_linear_output kLinearOutputs[] = {MEGAMLA_LINEAR_OUT_BF16, MEGAMLA_LINEAR_OUT_F32,
+                                                           MEGAMLA_LINEAR_OUT_MXFP8};
+
 struct LinearShape {
   int64_t tokens, groups, in, out;
   megamla_linear_input input;

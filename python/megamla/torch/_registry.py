@@ -10,11 +10,12 @@ import inspect
 from typing import Any, Callable, TypeVar
 
 import torch
+from torch import library
 
 from .. import ops
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_library = torch.library.Library("megamla", "DEF")
+_operators = library.Library("megamla", "DEF")
 # The compiler hands over tensors with the strides that the program gave them.
 _TAGS = (torch.Tag.needs_exact_strides,)
 # Annotations of megamla.ops as types of a schema; an int may be a size that the compiler knows by name only.
@@ -50,9 +51,9 @@ def register_op(function: Callable[..., Any]) -> None:
         pass
 
     name = function.__name__
-    _library.define(schema_of(function), tags=_TAGS)
-    _library.impl(name, run, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"megamla::{name}", run_without_memory, lib=_library)
+    _operators.define(schema_of(function), tags=_TAGS)
+    _operators.impl(name, run, "CompositeExplicitAutograd")
+    library.register_fake(f"megamla::{name}", run_without_memory, lib=_operators)
 
 
 def op(name: str) -> Callable[..., None]:
@@ -73,9 +74,9 @@ def composite(*written: str, schema: str = "") -> Callable[[_Function], _Functio
     that it writes; ``schema``: where the annotations do not say it."""
 
     def register(function: _Function) -> _Function:
-        text = schema or torch.library.infer_schema(function, mutates_args=written)
-        _library.define(function.__name__ + text)
-        _library.impl(function.__name__, function, "CompositeImplicitAutograd")
+        text = schema or library.infer_schema(function, mutates_args=written)
+        _operators.define(function.__name__ + text)
+        _operators.impl(function.__name__, function, "CompositeImplicitAutograd")
         return function
 
     return register

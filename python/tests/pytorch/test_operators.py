@@ -8,6 +8,7 @@ import torch
 from mega_calls import decode_arguments, prefill_arguments
 from problem import SCALE, Problem, mega
 from test_mega_attention import gathered
+from torch import library
 
 from megamla import ops
 from megamla.torch import alloc_mega_attn_output, flash_mla_sparse_fwd, flash_mla_with_kvcache
@@ -43,7 +44,7 @@ def test_every_op_with_an_output_is_there():
 def test_schemas_tell_what_is_written(device):
     p = Problem(8, device)
     out, lse = torch.empty_like(p.q), torch.empty((5, 8), device=device)
-    torch.library.opcheck(
+    library.opcheck(
         mega.decode_attention.default,
         (p.q, p.kv, p.indices),
         dict(
@@ -59,9 +60,9 @@ def test_schemas_tell_what_is_written(device):
         ),
     )
     x, weight = torch.randn((3, 64), device=device), torch.ones(64, dtype=torch.bfloat16, device=device)
-    torch.library.opcheck(mega.rms_norm.default, (x, weight), dict(out=torch.empty_like(x, dtype=torch.bfloat16)))
+    library.opcheck(mega.rms_norm.default, (x, weight), dict(out=torch.empty_like(x, dtype=torch.bfloat16)))
     latent, slots = torch.randn((4, 512), device=device).to(torch.bfloat16), torch.arange(4, device=device)
-    torch.library.opcheck(mega.kv_insert.default, (latent, slots), dict(out=torch.zeros_like(p.kv)))
+    library.opcheck(mega.kv_insert.default, (latent, slots), dict(out=torch.zeros_like(p.kv)))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

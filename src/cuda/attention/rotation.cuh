@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/attention/params.hpp"
+#include "cuda/bf16x2.cuh"
 #include "format/kv_record.hpp"
 #include "format/rope.hpp"
 
@@ -34,8 +35,6 @@ __device__ __forceinline__ Rotation rotation_of(const AttentionParams& p, const 
   return {p.cos_sin + position * p.cos_sin_stride, false};
 }
 
-__device__ __forceinline__ float bf16_low(uint32_t pair) { return __uint_as_float(pair << 16); }
-__device__ __forceinline__ float bf16_high(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
 __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
   uint32_t d;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
@@ -47,7 +46,7 @@ __device__ __forceinline__ float sum_of_squares(uint4 v) {
   float sum = 0;
 #pragma unroll
   for (int i = 0; i < 4; ++i)
-    sum += bf16_low(words[i]) * bf16_low(words[i]) + bf16_high(words[i]) * bf16_high(words[i]);
+    sum += bf16x2_low(words[i]) * bf16x2_low(words[i]) + bf16x2_high(words[i]) * bf16x2_high(words[i]);
   return sum;
 }
 
@@ -58,7 +57,7 @@ __device__ __forceinline__ uint4 rotate_pairs(uint4 v, float4 cosines, float4 si
   uint32_t words[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const format::Pair y = format::rotate({bf16_low(words[i]), bf16_high(words[i])}, c[i], s[i]);
+    const format::Pair y = format::rotate({bf16x2_low(words[i]), bf16x2_high(words[i])}, c[i], s[i]);
     words[i] = pack_bf16(y.x0, y.x1);
   }
   return {words[0], words[1], words[2], words[3]};
