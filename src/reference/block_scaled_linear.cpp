@@ -206,6 +206,7 @@ Status block_scaled_linear(const Params& p, const megamla_exec& exec) {
   if (p.output == MEGAMLA_LINEAR_OUT_MXFP8) {
     for (int64_t i = 0; i < p.y_scale.shape[0]; ++i) at<uint8_t>(p.y_scale, i) = 0;
   }
+  if (s.tokens == 0) return {};  // no row to point into
   for (int64_t g = 0; g < s.groups; ++g) {
     parallel_ranges(s.tokens, threads, [&](int64_t begin, int64_t end, int) {
       for (int64_t t = begin; t < end; ++t) {
