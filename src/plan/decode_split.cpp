@@ -23,4 +23,37 @@ DecodeSplit decode_split(const DecodeStep& step, const DecodeDevice& device) {
   return best;
 }
 
+namespace {
+
+constexpr int kInvariantShares = 4;
+// In keys: what a block costs apart from its keys, the least that is worth a block, and how much faster one block runs
+// alone on an SM than its share of a full SM would say.
+constexpr int64_t kBlockKeys = 40;
+constexpr int64_t kLeastKeys = 64;
+constexpr double kAlone = 1.8;
+
+int best_shares(const ShareStep& step, const ShareDevice& device) {
+  int best = 1;
+  double least = 0;
+  for (int n = 1; n <= kMostClusterBlocks; ++n) {
+    if (n > 1 && step.keys < n * kLeastKeys) break;
+    const int64_t blocks = step.items * n;
+    const auto on_fullest = static_cast<double>((blocks + device.sms - 1) / device.sms);
+    const double keys = static_cast<double>(step.keys) / n + static_cast<double>(kBlockKeys);
+    const double time = std::max(on_fullest, kAlone) * keys;
+    if (n == 1 || time < least) best = n, least = time;
+  }
+  return best;
+}
+
+}  // namespace
+
+DecodeShares decode_shares(const ShareStep& step, const ShareDevice& device) {
+  const int shares = step.batch_invariant ? kInvariantShares : best_shares(step, device);
+  const int64_t wanted = (step.items * shares + device.sms - 1) / device.sms;
+  const auto resident = static_cast<int>(std::clamp<int64_t>(wanted, 1, device.blocks_per_sm));
+  const int room = device.shared_bytes / resident - device.reserved_bytes - device.fixed_bytes;
+  return {shares, std::clamp(room / device.stage_bytes, 2, device.most_stages)};
+}
+
 }  // namespace megamla::plan

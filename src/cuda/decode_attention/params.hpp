@@ -40,6 +40,7 @@ struct DecodeParams : AttentionParams {
   DecodeKeys keys[2];    // window, compressed
   uint32_t whole_items;  // each attended by one block; those after them are shared by the blocks of a cluster
   int32_t cluster;
+  int32_t stages;          // few_heads/: of the ring of tiles
 };
 
 }  // namespace megamla::cuda
