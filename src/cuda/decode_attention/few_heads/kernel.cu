@@ -28,21 +28,34 @@ struct Block {
   Running<kEights> running;
   Sums<kEights> o;
 
+  struct Item {
+    int token;
+    int first_head;
+    uint32_t rank;
+  };
+  // Asked for anew at the end rather than kept.
+  __device__ __forceinline__ Item item() const {
+    const uint32_t id = ptx::cluster_id();
+    return {static_cast<int>(id >> p.head_tiles_log),
+            static_cast<int>(id & ((1u << p.head_tiles_log) - 1)) * SharedT::kHeads, ptx::cluster_rank()};
+  }
+
   __device__ __forceinline__ int last_stage_begin() const { return (p.stages - 1) * K::kStageBytes; }
 
-  // Lengths and slots are asked for at the same time, slots as if every list were full.
-  __device__ __forceinline__ void begin(const Loader<First, Second>& loader, int token, uint32_t rank) const {
-    int lengths[2] = {load_length(p.keys[0], token), load_length(p.keys[1], token)};
-    const ComingPosition position = load_position(p, token);
-    Share share = share_of<First, Second>(p.keys[0].width, p.keys[1].width, rank, p.cluster);
-    bool sure = false;
+  // Lengths, slots and q are asked for at the same time, slots as if every list were full, and again if one is not.
+  __device__ __forceinline__ void begin(const Loader<First, Second>& loader, const Item& at) const {
+    const int lengths[2] = {load_length(p.keys[0], at.token), load_length(p.keys[1], at.token)};
+    const ComingPosition position = load_position(p, at.token);
+    int guess[2] = {p.keys[0].width, p.keys[1].width};
+    Share share;
 #pragma unroll 1
-    for (;;) {
+    for (bool again = false;; again = true) {
+      share = share_of<First, Second>(p, guess[0], guess[1], at.rank);
       loader.fetch_first_slots(share);
-      lengths[0] = min(max(lengths[0], 0), p.keys[0].width), lengths[1] = min(max(lengths[1], 0), p.keys[1].width);
-      if (sure || (lengths[0] == p.keys[0].width && lengths[1] == p.keys[1].width)) break;
-      share = share_of<First, Second>(lengths[0], lengths[1], rank, p.cluster);
-      sure = true;
+      if (!again) fetch_query<kEights>(p, me, at.token, at.first_head, ring + last_stage_begin());
+      const int known[2] = {min(max(lengths[0], 0), p.keys[0].width), min(max(lengths[1], 0), p.keys[1].width)};
+      if (guess[0] == known[0] && guess[1] == known[1]) break;
+      guess[0] = known[0], guess[1] = known[1];
       ptx::wait_all_copies();
     }
     if (threadIdx.x == 0) {
@@ -138,18 +151,6 @@ struct Block {
     }
   }
 
-  struct Item {
-    int token;
-    int first_head;
-    uint32_t rank;
-  };
-  // Asked for anew at the end rather than kept.
-  __device__ __forceinline__ Item item() const {
-    const uint32_t id = ptx::cluster_id();
-    return {static_cast<int>(id >> p.head_tiles_log),
-            static_cast<int>(id & ((1u << p.head_tiles_log) - 1)) * SharedT::kHeads, ptx::cluster_rank()};
-  }
-
   __device__ __forceinline__ void end() {
     leave_stats<kEights>(shared, me, running);
     __syncthreads();  // and the stages have been read
@@ -167,9 +168,8 @@ struct Block {
   __device__ __forceinline__ void run() {
     const Item at = item();
     if (threadIdx.x < kMostStages) ptx::mbarrier_init(&shared.full[threadIdx.x], kThreads);
-    fetch_query<kEights>(p, me, at.token, at.first_head, ring + last_stage_begin());
     const Loader<First, Second> loader{p, ring, shared.full, p.stages, at.token, me};
-    begin(loader, at.token, at.rank);
+    begin(loader, at);
     attend(loader);
     end();
   }
@@ -257,6 +257,7 @@ cudaError_t launch(DecodeParams params, megamla_kv_format window, megamla_kv_for
   if (const char* stages = std::getenv("MEGAMLA_FEW_HEADS_STAGES")) shares.stages = std::atoi(stages);
 #endif
   params.cluster = shares.blocks;
+  params.cluster_reciprocal = static_cast<uint32_t>(((int64_t{1} << 32) + shares.blocks - 1) / shares.blocks);
   params.stages = shares.stages;
 
   cudaLaunchAttribute attribute{};

@@ -116,9 +116,9 @@ constexpr int kFixedBytes = (static_cast<int>(sizeof(Shared<kEights, Kinds<First
                             128;
 
 template <class First, class Second>
-__device__ __forceinline__ Share share_of(int window, int compressed, uint32_t rank, uint32_t ranks) {
+__device__ __forceinline__ Share share_of(const DecodeParams& p, int window, int compressed, uint32_t rank) {
   const uint32_t total = static_cast<uint32_t>(window) + static_cast<uint32_t>(compressed);
-  const uint32_t size = ranks == 1 ? total : ((total + ranks - 1) / ranks + 15) & ~15u;
+  const uint32_t size = p.cluster == 1 ? total : (__umulhi(total + p.cluster - 1, p.cluster_reciprocal) + 15) & ~15u;
   const uint32_t begin = min(rank * size, total);
   const uint32_t end = min(begin + size, total);
   const uint32_t border = static_cast<uint32_t>(window);
