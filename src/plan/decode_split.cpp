@@ -38,9 +38,9 @@ int best_shares(const ShareStep& step, const ShareDevice& device) {
   for (int n = 1; n <= kMostClusterBlocks; ++n) {
     if (n > 1 && step.keys < n * kLeastKeys) break;
     const int64_t blocks = step.items * n;
-    const auto on_fullest = static_cast<double>((blocks + device.sms - 1) / device.sms);
+    const int64_t on_fullest = (blocks + device.sms - 1) / device.sms;
     const double keys = static_cast<double>(step.keys) / n + static_cast<double>(kBlockKeys);
-    const double time = std::max(on_fullest, kAlone) * keys;
+    const double time = std::max(static_cast<double>(on_fullest), kAlone) * keys;
     if (n == 1 || time < least) best = n, least = time;
   }
   return best;
