@@ -62,8 +62,8 @@ __device__ __forceinline__ void rotate_query(const DecodeParams& p, SharedT& sha
     square += __shfl_xor_sync(~0u, square, 1);
     square += __shfl_xor_sync(~0u, square, 2);
     if (me.c == 0) {
-      shared.query_max[me.warp][e * 8 + me.g] = most;
-      shared.query_square[me.warp][e * 8 + me.g] = square;
+      shared.query.most[me.warp][e * 8 + me.g] = most;
+      shared.query.square[me.warp][e * 8 + me.g] = square;
     }
   }
 }
@@ -75,8 +75,8 @@ __device__ __forceinline__ void scale_head(const DecodeParams& p, SharedT& share
   float square = 0;
 #pragma unroll
   for (int w = 0; w < kWarps; ++w) {
-    most = fmaxf(most, shared.query_max[w][head]);
-    square += shared.query_square[w][head];
+    most = fmaxf(most, shared.query.most[w][head]);
+    square += shared.query.square[w][head];
   }
   const uint32_t exponent = min(127 + 14 + 127 - (__float_as_uint(most) >> 23), 253u);
   float factor = p.logit_scale * (1.0F / kKeyUnshift) * __uint_as_float((254 - exponent) << 23);

@@ -26,7 +26,7 @@ __device__ __forceinline__ void leave_stats(SharedT& shared, const Lane& me, con
       sum.y += __shfl_xor_sync(~0u, sum.y, lanes);
     }
     if (me.g == 0) {
-      *reinterpret_cast<float2*>(&shared.sum[me.warp][e * 8 + 2 * me.c]) = sum;
+      *reinterpret_cast<float2*>(&shared.end.sum[me.warp][e * 8 + 2 * me.c]) = sum;
       if (me.warp == 0) *reinterpret_cast<float2*>(&shared.row_max[e * 8 + 2 * me.c]) = running.maximum[e];
     }
   }
@@ -58,7 +58,7 @@ __device__ __forceinline__ void leave_sums(SharedT& shared, const Lane& me, cons
   if (head < SharedT::kHeads) {
     float sum = 0;
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) sum += shared.sum[w][head];
+    for (int w = 0; w < kWarps; ++w) sum += shared.end.sum[w][head];
     shared.row_sum[head] = sum;
   }
 }
@@ -86,9 +86,9 @@ __device__ __forceinline__ void weigh(const DecodeParams& p, SharedT& shared, co
   sum *= weight;
 #pragma unroll
   for (int lanes = 1; lanes < 8; lanes *= 2) sum += __shfl_xor_sync(~0u, sum, lanes);
-  shared.merge_weight[other][head] = weight * unit;
+  shared.end.weight[other][head] = weight * unit;
   if (other != 0) return;
-  shared.merge_factor[head] = output_factor(p, row, first_head + head, m, sum);
+  shared.end.factor[head] = output_factor(p, row, first_head + head, m, sum);
   if (rank == 0) store_lse(p, row, first_head + head, m, sum);
 }
 
@@ -117,14 +117,14 @@ __device__ __forceinline__ void store_row(const DecodeParams& p, const SharedT& 
 #pragma unroll
       for (int k = 0; k < kTogether; ++k) {
         if (first + k >= ranks) break;
-        const float weight = shared.merge_weight[first + k][head];
+        const float weight = shared.end.weight[first + k][head];
         x[0] += weight * u[k][0].x, x[1] += weight * u[k][0].y, x[2] += weight * u[k][0].z;
         x[3] += weight * u[k][0].w, x[4] += weight * u[k][1].x, x[5] += weight * u[k][1].y;
         x[6] += weight * u[k][1].z, x[7] += weight * u[k][1].w;
       }
     }
     rotate_back_group(row, x, group, me.c);
-    const float factor = shared.merge_factor[head];
+    const float factor = shared.end.factor[head];
     if (p.output == MEGAMLA_OUTPUT_FP8_PAIR) {
       PairPlace place = pair_place(p, row.token, first_head + head, group, me.c);
       store_pair(p, place, x, factor, row.outside, me.c);

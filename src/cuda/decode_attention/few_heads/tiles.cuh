@@ -93,20 +93,26 @@ template <int kEights, int kTileKeys>
 struct Shared {
   static constexpr int kHeads = 8 * kEights;
   static constexpr int kSteps = kTileKeys / 16;
-  // A warp's part of the products q . k, over its 128 dims.
-  float partial[kWarps][kSteps][kEights][16][8];
+  union {
+    // A warp's part of the products q . k, over its 128 dims.
+    float partial[kWarps][kSteps][kEights][16][8];
+    struct {
+      float most[kWarps][kHeads];  // |q|
+      float square[kWarps][kHeads];
+    } query;  // before the first tile
+    struct {
+      float sum[kWarps][kHeads];
+      float weight[plan::kMostClusterBlocks][kHeads];
+      float factor[kHeads];
+    } end;  // after the last one
+  };
   // Probabilities as b fragments of 16 keys and 8 heads.
   uint32_t probabilities[kSteps][kEights][32][2];
   float tile_max[kWarps][kHeads];
-  float query_max[kWarps][kHeads];
-  float query_square[kWarps][kHeads];
   HeadFactors head[kHeads];
-  float sum[kWarps][kHeads];
   float row_max[kHeads];
   float row_sum[kHeads];
   float row_unit;
-  float merge_weight[plan::kMostClusterBlocks][kHeads];
-  float merge_factor[kHeads];
   Share share;
   Rotation rotation;
   alignas(8) uint64_t full[kMostStages];
