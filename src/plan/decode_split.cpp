@@ -26,21 +26,32 @@ DecodeSplit decode_split(const DecodeStep& step, const DecodeDevice& device) {
 namespace {
 
 constexpr int kInvariantShares = 4;
-// In keys: what a block costs apart from its keys, the least that is worth a block, and how much faster one block runs
-// alone on an SM than its share of a full SM would say.
+// In keys: what a block costs apart from its keys, and the least that is worth a block. n blocks on an SM take the time
+// of n + kUnfilled / n that together fill it.
 constexpr int64_t kBlockKeys = 40;
 constexpr int64_t kLeastKeys = 64;
-constexpr double kAlone = 1.8;
+constexpr double kUnfilled = 0.8;
+
+// Of `blocks` blocks in units of one block's keys on a full SM: full waves, and a last one that is faster the fewer
+// blocks an SM has of it.
+double waves(int64_t blocks, const ShareDevice& device) {
+  const auto time = [](int64_t on_an_sm) {
+    const auto n = static_cast<double>(on_an_sm);
+    return on_an_sm == 0 ? 0 : n + kUnfilled / n;
+  };
+  const int64_t resident = int64_t{device.sms} * device.blocks_per_sm;
+  const int64_t rest = blocks % resident;
+  return static_cast<double>(blocks / resident) * time(device.blocks_per_sm) +
+         time((rest + device.sms - 1) / device.sms);
+}
 
 int best_shares(const ShareStep& step, const ShareDevice& device) {
   int best = 1;
   double least = 0;
   for (int n = 1; n <= kMostClusterBlocks; ++n) {
     if (n > 1 && step.keys < n * kLeastKeys) break;
-    const int64_t blocks = step.items * n;
-    const int64_t on_fullest = (blocks + device.sms - 1) / device.sms;
     const double keys = static_cast<double>(step.keys) / n + static_cast<double>(kBlockKeys);
-    const double time = std::max(static_cast<double>(on_fullest), kAlone) * keys;
+    const double time = waves(step.items * n, device) * keys;
     if (n == 1 || time < least) best = n, least = time;
   }
   return best;
