@@ -40,9 +40,9 @@ double waves(int64_t blocks, const ShareDevice& device) {
     return on_an_sm == 0 ? 0 : n + kUnfilled / n;
   };
   const int64_t resident = int64_t{device.sms} * device.blocks_per_sm;
+  const int64_t full = blocks / resident;
   const int64_t rest = blocks % resident;
-  return static_cast<double>(blocks / resident) * time(device.blocks_per_sm) +
-         time((rest + device.sms - 1) / device.sms);
+  return static_cast<double>(full) * time(device.blocks_per_sm) + time((rest + device.sms - 1) / device.sms);
 }
 
 int best_shares(const ShareStep& step, const ShareDevice& device) {
