@@ -20,6 +20,14 @@ constexpr std::array<const char*, 9> kOps = {"decode_attention", "prefill_attent
                                              "kv_insert",        "kv_gather",         "topk_to_slots",
                                              "combine_topk_swa", "swa_metadata",      "layer_step"};
 
+constexpr int64_t kMostTokens = int64_t{1} << 22;
+
+// An op to time, with options of its own.
+struct OpRun {
+  std::string op;
+  bench::Options options;
+};
+
 std::string cpu_name() {
   std::ifstream info("/proc/cpuinfo");
   std::string line;
@@ -38,6 +46,21 @@ std::string cell_text(const nlohmann::json& cell) {
                         value.is_string() ? value.get<std::string>() : value.dump());
   }
   return text;
+}
+
+// "kv_insert:1024,65536" -> the op, and the tokens of its calls in place of --tokens.
+std::string take_tokens(const std::string& argument, std::vector<int64_t>* tokens) {
+  const size_t colon = argument.find(':');
+  if (colon == std::string::npos) return argument;
+  tokens->clear();
+  for (const std::string& text : CLI::detail::split(argument.substr(colon + 1), ',')) {
+    int64_t count = 0;
+    if (!CLI::detail::lexical_cast(text, count) || count < 1 || count > kMostTokens) {
+      throw InputError(fmt::format("OP: expected tokens from 1 to {} behind the ':', got '{}'", kMostTokens, argument));
+    }
+    tokens->push_back(count);
+  }
+  return argument.substr(0, colon);
 }
 
 void run_op(const std::string& op, const bench::Options& o, const bench::Emit& emit) {
@@ -70,16 +93,21 @@ nlohmann::json row_record(const bench::Row& row) {
   r["tflops"] = row.flops / median / 1e12;
   r["gbps"] = row.bytes / median / 1e9;
   r["bound_us"] = row.bound_seconds * 1e6;
+  if (row.copy_bytes > 0) r["copy_gbps"] = row.copy_bytes / 1e9;
   return r;
 }
 
 int run(bench::Options& o, const DeviceOptions& device, const std::string& commit, const JsonOption& json) {
   o.exec = device.exec();
   if (o.exec.device == MEGAMLA_DEVICE_AUTO) o.exec.device = MEGAMLA_DEVICE_CPU;
-  for (const std::string& op : o.ops) {
-    if (std::find(kOps.begin(), kOps.end(), op) == kOps.end()) {
-      throw InputError(fmt::format("OP: expected one of {}, got '{}'", fmt::join(kOps, ", "), op));
+  std::vector<OpRun> runs;
+  for (const std::string& argument : o.ops) {
+    OpRun one{"", o};
+    one.op = take_tokens(argument, &one.options.tokens);
+    if (std::find(kOps.begin(), kOps.end(), one.op) == kOps.end()) {
+      throw InputError(fmt::format("OP: expected one of {}, got '{}'", fmt::join(kOps, ", "), one.op));
     }
+    runs.push_back(std::move(one));
   }
   const int idle_mhz = o.device() == MEGAMLA_DEVICE_CUDA ? gpu::sm_clock_mhz() : 0;
   const bench::Ceilings ceilings = bench::measure_ceilings(o.exec);
@@ -87,9 +115,10 @@ int run(bench::Options& o, const DeviceOptions& device, const std::string& commi
              ceilings.copy_bytes / 1e9);
   nlohmann::json results = nlohmann::json::array();
   Table table({"op", "case", "implementation", "median us", "GFLOP/s", "GB/s", "bound us", "of bound"});
-  for (const std::string& op : o.ops) {
-    run_op(op, o, [&](bench::Row row) {
-      row.bound_seconds = std::max(row.flops / ceilings.gemm_flops, row.bytes / ceilings.copy_bytes);
+  for (const auto& [op, options] : runs) {
+    run_op(op, options, [&, op = op](bench::Row row) {
+      const double copy_bytes = row.copy_bytes > 0 ? row.copy_bytes : ceilings.copy_bytes;
+      row.bound_seconds = std::max(row.flops / ceilings.gemm_flops, row.bytes / copy_bytes);
       const double median = row.median();
       table.add({op, cell_text(row.cell), row.implementation, fmt::format("{:.1f}", median * 1e6),
                  fmt::format("{:.0f}", row.flops / median / 1e9), fmt::format("{:.2f}", row.bytes / median / 1e9),
@@ -123,12 +152,13 @@ Command bench_command() {
       "calls on a GPU. The bound is the larger of arithmetic over the GEMM rate (measured; on a GPU the tensor cores' "
       "at "
       "the highest\n"
-      "clock) and bytes over the copy bandwidth measured in the same run.\n"
+      "clock) and bytes over the copy bandwidth measured in the same run,\n"
+      "beside the calls where a row has a copy_gbps of its own.\n"
       "\n"
       "Examples:\n"
       "  megamla bench decode_attention --heads 64,8 --tokens 1,32,128\n"
       "  megamla bench block_scaled_linear --case wq_b --tokens 1,256\n"
-      "  megamla bench kv_insert kv_gather --tokens 65536 --json kv.json\n"
+      "  megamla bench decode_attention:32 prefill_attention:256 kv_insert:65536 --heads 64,8 --json cpu.json\n"
       "  megamla bench decode_attention --device cuda --commit $(git rev-parse HEAD) --json decode.json",
       fmt::join(kOps, ", "));
   command.add = [](CLI::App& app) -> std::function<int()> {
@@ -136,10 +166,10 @@ Command bench_command() {
     auto device = std::make_shared<DeviceOptions>();
     auto json = std::make_shared<JsonOption>();
     auto commit = std::make_shared<std::string>();
-    app.add_option("op", o->ops, "Ops to time")->required();
+    app.add_option("op", o->ops, "Ops to time; OP:TOKENS,... for other tokens than --tokens")->required();
     app.add_option("--tokens", o->tokens, "Tokens (rows) per call")
         ->delimiter(',')
-        ->check(CLI::Range(int64_t{1}, int64_t{1} << 22))
+        ->check(CLI::Range(int64_t{1}, kMostTokens))
         ->capture_default_str();
     app.add_option("--heads", o->heads, "Heads of attention ops")->delimiter(',')->capture_default_str();
     app.add_option("--topk", o->topk, "Compressed keys per token of attention ops")

@@ -58,7 +58,7 @@ if wanted bench; then
   bench decode_fp8_584_1024 decode_attention --heads 128 --topk 1024 --tokens $tokens \
     --window-format fp8_584 --topk-format fp8_584
   bench decode_odd_widths decode_attention --heads 64,8 --topk 133,500,1024 --tokens 1,32,128
-  bench prefill prefill_attention --path gathered,paged --heads 64,16,8 --topk 512 --tokens 4096
+  bench prefill prefill_attention --path gathered,paged --heads 64,32,16,8 --topk 512 --tokens 4096
   bench prefill_gathered_128 prefill_attention --heads 128 --topk 1024 --tokens 4096
   bench linear block_scaled_linear --case wo_a,wo_b,wq_b --tokens 1,16,128,512,4096
   bench kv kv_insert kv_gather --tokens 128,4096,65536

@@ -110,6 +110,33 @@ def test_bits_do_not_depend_on_threads_or_strides():
     np.testing.assert_array_equal(one, two)
 
 
+def test_tokens_may_be_two_dimensions_that_merge():
+    step = Step(heads=16, tokens=4)
+    flat, lse = np.empty((4, 16, 512), np.uint16), np.empty((4, 16), np.float32)
+    step.decode(out=flat, lse=lse, output="bf16")
+    out, out_lse = np.zeros((2, 4, 16, 512), np.uint16)[:, :2], np.empty((2, 2, 16), np.float32)
+    arguments = dict(q=step.q.reshape(2, 2, 16, 512), window_slots=step.slots.reshape(2, 2, 64), lse=out_lse, output="bf16")
+    with pytest.raises(ValueError, match="out: expected strides of the first two dimensions that merge, got 32768 and 8192"):
+        step.decode(out=out, **arguments)
+    assert not out.any()
+    out = np.empty((2, 2, 16, 512), np.uint16)
+    step.decode(out=out, **arguments)
+    np.testing.assert_array_equal(out.reshape(4, 16, 512), flat)
+    np.testing.assert_array_equal(out_lse.reshape(4, 16), lse)
+
+
+def test_bytes_of_a_cache_may_be_signed_and_in_one_page():
+    step = Step()
+    out = step.decode(out=np.empty((5, 8, 512), np.uint16), output="bf16")
+    same = step.decode(out=np.empty((5, 8, 512), np.uint16), output="bf16", window=step.window.view(np.int8))
+    np.testing.assert_array_equal(out, same)
+    first = np.where(step.slots < 32, step.slots, -1).astype(np.int32)
+    one = np.lib.stride_tricks.as_strided(step.window, (1, 32, 528), (7, 528, 1))  # a stride that is never taken
+    np.testing.assert_array_equal(
+        step.decode(out=np.empty_like(out), output="bf16", window=one),
+        step.decode(out=np.empty_like(out), output="bf16", window_slots=first))
+
+
 def test_prefill_is_decode_over_gathered_rows():
     step = Step()
     decoded = step.decode(out=np.empty((5, 8, 512), np.float32), output="f32", device="reference")

@@ -63,7 +63,8 @@ print(*{line.split()[-1] for line in open("/proc/self/maps") if "/" in line})
 
 
 def test_import_takes_less_than_a_second():
-    code = FIRST + "import time; t = time.perf_counter(); import megamla; print(time.perf_counter() - t)"
+    # Processor time: a machine that is busy with other work makes no import slow.
+    code = FIRST + "import time; t = time.process_time(); import megamla; print(time.process_time() - t)"
     assert min(float(run("-c", code).stdout) for _ in range(3)) < 1.0
 
 

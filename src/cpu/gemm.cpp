@@ -47,9 +47,14 @@ Primitive make_primitive(const Gemm& g) {
 }
 
 // Per thread, since a primitive with its own scratchpad runs on one thread at a time.
-const Primitive& primitive_for(const Gemm& g) {
-  constexpr size_t kMaxCached = 256;  // odd batch sizes would otherwise pile up code for the life of the thread
+std::map<Gemm, Primitive>& primitives() {
   thread_local std::map<Gemm, Primitive> cache;
+  return cache;
+}
+
+const Primitive& primitive_for(const Gemm& g) {
+  constexpr size_t kMaxCached = 256;  // odd shapes would otherwise pile up code for the life of the thread
+  std::map<Gemm, Primitive>& cache = primitives();
   const auto found = cache.find(g);
   if (found != cache.end()) return found->second;
   if (cache.size() >= kMaxCached) cache.clear();
@@ -84,5 +89,7 @@ Status run_gemm(const Gemm& shape, const void* a, const void* b, float* c) {
     return runtime_error("oneDNN matmul {} x {} x {}: {}", shape.m, shape.n, shape.k, error.what());
   }
 }
+
+int64_t cached_gemms() { return static_cast<int64_t>(primitives().size()); }
 
 }  // namespace megamla::cpu

@@ -29,4 +29,7 @@ struct Gemm {
 // Thread-safe. Primitives are made once per thread and shape. Errors: RUNTIME_ERROR with oneDNN's message.
 Status run_gemm(const Gemm& shape, const void* a, const void* b, float* c);
 
+// Primitives that the calling thread keeps: callers keep the number of their shapes small.
+int64_t cached_gemms();
+
 }  // namespace megamla::cpu

@@ -181,7 +181,11 @@ MEGAMLA_HD inline void encode_row(Nvfp4_288, const float* x, uint8_t* data, uint
 }
 
 MEGAMLA_HD inline void decode_row(Fp8_528, const uint8_t* data, const uint8_t* scale, float* x) {
-  for (int d = 0; d < kHeadDim; ++d) x[d] = e4m3_to_float(data[d]) * ue8m0_to_float(scale[d / Fp8_528::kScaleGroup]);
+  for (int g = 0; g < Fp8_528::kScaleBytes; ++g) {
+    const float factor = ue8m0_to_float(scale[g]);
+    for (int d = g * Fp8_528::kScaleGroup; d < (g + 1) * Fp8_528::kScaleGroup; ++d)
+      x[d] = e4m3_to_float(data[d]) * factor;
+  }
 }
 
 MEGAMLA_HD inline void decode_row(Fp8_584, const uint8_t* data, const uint8_t* scale, float* x) {

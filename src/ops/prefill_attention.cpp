@@ -1,6 +1,7 @@
 #include "megamla/prefill_attention.h"
 
 #include "cpu/prefill_attention.hpp"
+#include "cuda/prefill_attention/prefill_attention.hpp"
 #include "ops/attention_validate.hpp"
 #include "ops/op.hpp"
 #include "reference/prefill_attention.hpp"
@@ -63,6 +64,10 @@ constexpr Implementation<megamla_prefill_attention_params> kImplementations[] = 
     {"cpu.onednn_f32", MEGAMLA_DEVICE_CPU, supports_all, cpu::prefill_attention_f32_workspace,
      cpu::prefill_attention_f32},
     {"reference.prefill_attention", MEGAMLA_DEVICE_REFERENCE, supports_all, no_workspace, reference::prefill_attention},
+#if MEGAMLA_HAVE_CUDA
+    {"cuda.prefill_attention_sm90", MEGAMLA_DEVICE_CUDA, cuda::prefill_attention_supports, no_workspace,
+     cuda::prefill_attention},
+#endif
 };
 constexpr Op<megamla_prefill_attention_params> kOp{"prefill_attention", validate, limits_of, memory_of,
                                                    kImplementations};

@@ -22,7 +22,7 @@ using Params = megamla_block_scaled_linear_params;
 constexpr int64_t kRowBlock = 8;
 constexpr int64_t kColumnBlock = 256;
 // Rows that a thread takes at a time.
-constexpr int64_t kThreadRows = 64;
+constexpr int64_t kThreadRows = 32;
 
 double input_value(const Params& p, const plan::LinearShape& s, int64_t t, int64_t g, int64_t i) {
   const int64_t offset = t * p.x.stride[0] + g * plan::group_stride(p.x) + i;

@@ -1,5 +1,6 @@
 // decode_attention over random slots of large pools; prefill_attention over gathered rows.
 #include <algorithm>
+#include <map>
 #include <random>
 
 #include "bench/bench.hpp"
@@ -199,6 +200,11 @@ void bench_gathered(const Options& o, const Emit& emit) {
     rows.push_back(pools.tensor(MEGAMLA_BF16, {kRows, kDims}));
     fill_bf16(rows.back().data, kRows * kDims, static_cast<uint64_t>(i));
   }
+  std::map<int64_t, double> gather_us;  // by tokens: what filling these rows from the caches takes
+  for (const int64_t tokens : o.tokens) {
+    gather_us[tokens] = 1e6 * (time_gather(o, o.topk_format, kRows).median() +
+                               time_gather(o, o.window_format, tokens + o.window - 1).median());
+  }
   for (const int64_t heads : o.heads) {
     for (const int64_t topk : o.topk) {
       for (const int64_t tokens : o.tokens) {
@@ -219,8 +225,13 @@ void bench_gathered(const Options& o, const Emit& emit) {
         limits.compressed_width = keys;
         take_workspace(arena, exec, megamla_prefill_attention_workspace_size, limits);
         Row row;
-        row.cell = {{"op", "prefill_attention"}, {"heads", heads},    {"tokens", tokens}, {"topk", keys},
-                    {"path", "gathered"},        {"output", o.output}};
+        row.cell = {{"op", "prefill_attention"},
+                    {"heads", heads},
+                    {"tokens", tokens},
+                    {"topk", keys},
+                    {"path", "gathered"},
+                    {"output", o.output},
+                    {"gather_us", gather_us[tokens]}};
         row.implementation = implementation(p, exec);
         row.flops = attention_flops(tokens, heads, keys);
         row.bytes = row_bytes + static_cast<double>(tokens * heads * kDims * 3);  // each row once, q and output

@@ -17,14 +17,26 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+double seconds_of(const std::function<void()>& call) {
+  const Clock::time_point begin = Clock::now();
+  call();
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
 double best_of(int repeats, const std::function<void()>& call) {
   double best = 1e30;
   for (int i = 0; i <= repeats; ++i) {
-    const Clock::time_point begin = Clock::now();
-    call();
-    if (i > 0) best = std::min(best, std::chrono::duration<double>(Clock::now() - begin).count());
+    const double seconds = seconds_of(call);
+    if (i > 0) best = std::min(best, seconds);
   }
   return best;
+}
+
+// By memcpy, a range a thread.
+void copy(const char* from, int64_t bytes, int threads, char* to) {
+  parallel_ranges(bytes, threads, [&](int64_t begin, int64_t end, int) {
+    std::memcpy(to + begin, from + begin, static_cast<size_t>(end - begin));
+  });
 }
 
 uint64_t next_random(uint64_t& state) {
@@ -75,11 +87,7 @@ Ceilings measure_ceilings(const megamla_exec& exec) {
   constexpr int64_t kCopy = int64_t{128} << 20;
   char* from = static_cast<char*>(arena.bytes(kCopy, 1));
   char* to = static_cast<char*>(arena.bytes(kCopy, 2));
-  const double copy_seconds = best_of(5, [&] {
-    parallel_ranges(kCopy, threads, [&](int64_t begin, int64_t end, int) {
-      std::memcpy(to + begin, from + begin, static_cast<size_t>(end - begin));
-    });
-  });
+  const double copy_seconds = best_of(5, [&] { copy(from, kCopy, threads, to); });
   c.copy_bytes = 2.0 * kCopy / copy_seconds;
   return c;
 }
@@ -106,12 +114,36 @@ std::vector<double> time_calls(const Options& options, int sets, const std::func
   }
   std::vector<double> seconds;
   for (int i = 0; i <= options.repeats; ++i) {  // the first is warm-up
-    const Clock::time_point begin = Clock::now();
-    call(i % sets);
-    if (i > 0) seconds.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
+    const double one = seconds_of([&] { call(i % sets); });
+    if (i > 0) seconds.push_back(one);
   }
   std::sort(seconds.begin(), seconds.end());
   return seconds;
+}
+
+void time_beside_copies(const Options& options, int sets, const std::function<void(int)>& call, Row& row) {
+  if (options.device() == MEGAMLA_DEVICE_CUDA) {
+    row.seconds = time_calls(options, sets, call);
+    return;
+  }
+  const int threads = resolve_threads(options.exec.num_threads);
+  const auto bytes = static_cast<int64_t>(row.bytes / 2);
+  const int64_t places = (kColdBytes + bytes - 1) / bytes;
+  app::Arena arena;
+  const char* from = static_cast<char*>(arena.bytes(places * bytes, 1));
+  char* to = static_cast<char*>(arena.bytes(places * bytes, 2));
+  std::vector<double> copies;
+  for (int i = 0; i <= options.repeats; ++i) {  // the first is warm-up
+    const double one = seconds_of([&] { call(i % sets); });
+    const int64_t place = i % places * bytes;
+    const double copied = seconds_of([&] { copy(from + place, bytes, threads, to + place); });
+    if (i == 0) continue;
+    row.seconds.push_back(one);
+    copies.push_back(copied);
+  }
+  std::sort(row.seconds.begin(), row.seconds.end());
+  std::sort(copies.begin(), copies.end());
+  row.copy_bytes = row.bytes / copies[copies.size() / 2];
 }
 
 void check(megamla_status status) {

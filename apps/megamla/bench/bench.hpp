@@ -3,8 +3,8 @@
 // A row is the median of at least five timings; the inputs move on to other bytes of a set of at least 240 MB before
 // they come back to the same, as a real step finds them cold. On the CPU a timing is one call; on the GPU it is one
 // replay of a graph of calls that goes through the whole set, divided by their number. The bound is the larger of
-// arithmetic over the GEMM rate and bytes over the copy bandwidth; the copy is measured in the same run, and so is the
-// CPU's GEMM.
+// arithmetic over the GEMM rate and bytes over the copy bandwidth; the copy is measured in the same run (beside the
+// calls of kv_insert and kv_gather on a CPU), and so is the CPU's GEMM.
 #pragma once
 
 #include <functional>
@@ -48,6 +48,7 @@ struct Row {            // NOLINT(bugprone-exception-escape): json's move may th
   double flops = 0;
   double bytes = 0;
   std::vector<double> seconds;  // ascending
+  double copy_bytes = 0;        // per second, of copies timed between the calls; 0: there were none
   double bound_seconds = 0;
 
   double median() const { return seconds[seconds.size() / 2]; }
@@ -58,6 +59,11 @@ int input_sets(const Options& options, double bytes);
 // Seconds per call, ascending; call(i) runs on set i of `sets`. On the GPU each call runs once before it is recorded.
 std::vector<double> time_calls(const Options& options, int sets, const std::function<void(int)>& call);
 
+// Sets row.seconds, and on the CPU row.copy_bytes: after each call as many bytes, read and written together, are copied
+// by memcpy on as many threads from other memory to other memory, so that both meet the memory in the same state.
+// `row.bytes` must be set.
+void time_beside_copies(const Options& options, int sets, const std::function<void(int)>& call, Row& row);
+
 using Emit = std::function<void(Row)>;
 void bench_decode_attention(const Options& options, const Emit& emit);
 void bench_prefill_attention(const Options& options, const Emit& emit);
@@ -66,6 +72,8 @@ void bench_kv_insert(const Options& options, const Emit& emit);
 void bench_kv_gather(const Options& options, const Emit& emit);
 void bench_index_ops(const Options& options, const std::string& op, const Emit& emit);
 void bench_layer_step(const Options& options, const Emit& emit);
+// kv_gather of `rows` rows of one request.
+Row time_gather(const Options& options, const std::string& format_name, int64_t rows);
 
 // Throw app::InputError with the library's message unless a call succeeded.
 void check(megamla_status status);

@@ -73,40 +73,44 @@ void bench_kv_insert(const Options& o, const Emit& emit) {
       row.cell = {{"op", "kv_insert"}, {"tokens", tokens}, {"format", format_name}};
       row.implementation = implementation(p, o.exec);
       row.bytes = static_cast<double>(tokens) * (kDims * 2 + record_bytes(format_name));
-      row.seconds = time_calls(o, sets, [&](int i) {
+      const auto call = [&](int i) {
         p.slot_mapping = slice(slots, i * tokens, (i + 1) * tokens);
         run_op(arena, p, o.exec);
-      });
+      };
+      time_beside_copies(o, sets, call, row);
       emit(std::move(row));
     }
   }
 }
 
+Row time_gather(const Options& o, const std::string& format_name, int64_t rows) {
+  app::Arena arena(o.device());
+  const int sets = input_sets(o, static_cast<double>(rows) * record_bytes(format_name));
+  const int64_t columns = (rows + kPage - 1) / kPage;
+  megamla_kv_gather_params p;
+  megamla_kv_gather_init(&p);
+  p.cache = make_pool(arena, format_name, sets * columns * kPage);
+  p.seq_lens = arena.tensor(MEGAMLA_I32, {1});
+  at<int32_t>(p.seq_lens, 0) = static_cast<int32_t>(rows);
+  const megamla_tensor tables = arena.tensor(MEGAMLA_I32, {sets, columns});
+  std::copy_n(shuffled_pages(p.cache.num_pages).begin(), sets * columns, data<int32_t>(tables));
+  p.block_table = slice(tables, 0, 1);
+  p.out = arena.tensor(MEGAMLA_BF16, {1, rows, kDims});
+  Row row;
+  row.cell = {{"op", "kv_gather"}, {"tokens", rows}, {"format", format_name}};
+  row.implementation = implementation(p, o.exec);
+  row.bytes = static_cast<double>(rows) * (kDims * 2 + record_bytes(format_name));
+  const auto call = [&](int i) {
+    p.block_table = slice(tables, i, i + 1);
+    run_op(arena, p, o.exec);
+  };
+  time_beside_copies(o, sets, call, row);
+  return row;
+}
+
 void bench_kv_gather(const Options& o, const Emit& emit) {
   for (const std::string format_name : {"fp8_528", "nvfp4_288", "fp8_584"}) {
-    for (const int64_t tokens : o.tokens) {
-      app::Arena arena(o.device());
-      const int sets = input_sets(o, static_cast<double>(tokens) * record_bytes(format_name));
-      const int64_t columns = (tokens + kPage - 1) / kPage;
-      megamla_kv_gather_params p;
-      megamla_kv_gather_init(&p);
-      p.cache = make_pool(arena, format_name, sets * columns * kPage);
-      p.seq_lens = arena.tensor(MEGAMLA_I32, {1});
-      at<int32_t>(p.seq_lens, 0) = static_cast<int32_t>(tokens);
-      const megamla_tensor tables = arena.tensor(MEGAMLA_I32, {sets, columns});
-      std::copy_n(shuffled_pages(p.cache.num_pages).begin(), sets * columns, data<int32_t>(tables));
-      p.block_table = slice(tables, 0, 1);
-      p.out = arena.tensor(MEGAMLA_BF16, {1, tokens, kDims});
-      Row row;
-      row.cell = {{"op", "kv_gather"}, {"tokens", tokens}, {"format", format_name}};
-      row.implementation = implementation(p, o.exec);
-      row.bytes = static_cast<double>(tokens) * (kDims * 2 + record_bytes(format_name));
-      row.seconds = time_calls(o, sets, [&](int i) {
-        p.block_table = slice(tables, i, i + 1);
-        run_op(arena, p, o.exec);
-      });
-      emit(std::move(row));
-    }
+    for (const int64_t tokens : o.tokens) emit(time_gather(o, format_name, tokens));
   }
 }
 

@@ -62,7 +62,8 @@ def op(name: str) -> Callable[..., None]:
 
     def call(first: torch.Tensor, *args: Any, **kwargs: Any) -> None:
         watched = torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0
-        (operator if watched or type(first) is not torch.Tensor else function)(first, *args, **kwargs)
+        plain = type(first) is torch.Tensor and not first.is_meta
+        (function if plain and not watched else operator)(first, *args, **kwargs)
 
     return call
 

@@ -65,14 +65,16 @@ def flash_mla_with_kvcache(
     Raises TypeError, ValueError, NotImplementedError, RuntimeError (see ``megamla.ops``).
     """
     name = "flash_mla_with_kvcache"
-    expect(indices is not None, name, "indices", "int32 [b, s_q, topk] (there is no dense form here)", None)
+    if indices is None:
+        raise NotImplementedError(f"{name}: indices: expected int32 [b, s_q, topk] (no dense form is here), got None")
     expect(head_dim_v == 512, name, "head_dim_v", "512", head_dim_v)
     expect(not causal, name, "causal", "False (indices say which keys count)", causal)
     expect(is_fp8_kvcache, name, "is_fp8_kvcache", "True (a cache of bytes)", is_fp8_kvcache)
     expect(q.dim() == 4, name, "q", "dimensions [b, s_q, H, 512]", q.dim())
     batch, s_q, heads, _ = q.shape
     if s_q > 1:  # a length per request, for each of its tokens
-        q, indices, extra_indices_in_kvcache = map(_mergeable, (q, indices, extra_indices_in_kvcache))
+        q, indices = _mergeable(q), _mergeable(indices)
+        extra_indices_in_kvcache = None if extra_indices_in_kvcache is None else _mergeable(extra_indices_in_kvcache)
         topk_length = None if topk_length is None else topk_length.repeat_interleave(s_q)
         extra_topk_length = None if extra_topk_length is None else extra_topk_length.repeat_interleave(s_q)
     if out is None:
@@ -96,9 +98,9 @@ def flash_mla_with_kvcache(
     return out, lse.transpose(1, 2)
 
 
-def _mergeable(tensor: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
+def _mergeable(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor whose first two dimensions are one run: the same, or a copy."""
-    if tensor is None or tensor.shape[0] <= 1 or tensor.stride(0) == tensor.shape[1] * tensor.stride(1):
+    if tensor.shape[0] <= 1 or tensor.stride(0) == tensor.shape[1] * tensor.stride(1):
         return tensor
     return tensor.contiguous()
 

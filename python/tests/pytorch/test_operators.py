@@ -180,6 +180,18 @@ def test_any_number_of_tokens_is_one_compilation(device):
     assert len(compilations) == 1
 
 
+def test_tensors_without_memory_have_the_shapes():
+    p = Problem(16, "cpu")
+    for name, value in vars(p).items():
+        setattr(p, name, value.to("meta") if isinstance(value, torch.Tensor) else value)
+    decoded = mega.fused_norm_rope_attn_rope_cast_decode(*decode_arguments(p))
+    assert [t.shape for t in decoded] == [(5, 2, 4096), (5, 2, 32), (5, 16)] and decoded[1].stride() == (1, 256, 8)
+    out, lse = flash_mla_with_kvcache(
+        p.q.unsqueeze(1), p.kv, None, None, 512, is_fp8_kvcache=True, indices=p.indices.unsqueeze(1)
+    )
+    assert out.shape == (5, 1, 16, 512) and lse.shape == (5, 16, 1) and out.is_meta
+
+
 def test_no_gradient_is_invented(device):
     p = Problem(8, device)
     q = p.q.clone().requires_grad_()

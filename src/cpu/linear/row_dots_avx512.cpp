@@ -1,5 +1,7 @@
 #include "cpu/linear/row_dots_avx512.hpp"
 
+#include <algorithm>
+
 #include "cpu/e4m3_avx512.hpp"
 
 #if defined(__x86_64__)
@@ -8,6 +10,11 @@ namespace megamla::cpu::linear {
 namespace {
 
 constexpr int64_t kGroup = 32;  // columns of one scale, and bf16 values of one register
+constexpr int64_t kBytesAhead = 16384;
+
+// The distance to the codes that are fetched while some are worked on: whole tiles of four rows, since rows are too
+// short for the hardware to look ahead.
+int64_t codes_ahead(int64_t in) { return std::max<int64_t>(4, kBytesAhead / in / 4 * 4) * in; }
 
 MEGAMLA_AVX512_VBMI inline __m512bh load(const format::Bf16* p) {
   return reinterpret_cast<__m512bh>(_mm512_loadu_si512(p));
@@ -30,12 +37,12 @@ MEGAMLA_AVX512_VBMI void tile(const RowDots& d, int64_t row, int64_t token) {
 #pragma GCC unroll 16
   for (int i = 0; i < kRows * kTokens; ++i) sum[i] = _mm512_setzero_ps();
   const int64_t groups = d.in / kGroup;
+  const int64_t ahead = codes_ahead(d.in);
   for (int64_t k = 0; k < groups; k += 2) {
     const bool both = k + 1 < groups;
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) {
-      // The tile below, fetched while this one is worked on: rows are too short for the hardware to look ahead.
-      _mm_prefetch(codes + (r + kRows) * d.in + k * kGroup, _MM_HINT_T0);
+      _mm_prefetch(codes + r * d.in + k * kGroup + ahead, _MM_HINT_T0);
       __m512i first, second;
       widen_64(tables, load_codes(codes + r * d.in + k * kGroup, groups - k), &first, &second);
       const __m512 scale = _mm512_set1_ps(scales[r * d.scale_stride + k]);

@@ -41,14 +41,15 @@ __device__ __forceinline__ float largest_logit(const float (&logits)[32], int r)
   return fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
 }
 
-// Probabilities 2^(logit - m): unrounded into the sums, rounded to bf16 into the swizzled block at `block`, where the
-// thread's first row is `row`.
+// Probabilities 2^(logit - m) of the logits kBegin .. kEnd - 1: unrounded into the sums, rounded to bf16 into the
+// swizzled block at `block`, where the thread's first row is `row`.
+template <int kBegin = 0, int kEnd = 32>
 __device__ __forceinline__ void store_probabilities(const float (&logits)[32], const float (&m)[2], float (&sum)[2],
                                                     uint32_t block, int row, int lane) {
   // Chunk j of a row lies at j ^ (row % 8), and (row + 8) % 8 is row % 8.
   const uint32_t at = block + row * kRowBytes + (row % 8) * 16 + lane % 4 * 4;
 #pragma unroll
-  for (int i = 0; i < 32; i += 2) {
+  for (int i = kBegin; i < kEnd; i += 2) {
     const int r = i / 2 % 2;
     const float low = exp2_approx(logits[i] - m[r]);
     const float high = exp2_approx(logits[i + 1] - m[r]);

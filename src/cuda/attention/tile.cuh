@@ -19,12 +19,17 @@ __device__ __forceinline__ uint32_t chunk_address(uint32_t row, int row_in_eight
   return row + (chunk >> 3) * kBlockBytes + (((chunk & 7) ^ row_in_eight) << 4);
 }
 
-// A ring of two stages as one role walks it.
-struct TwoStageRing {
+// A ring of stages as one role walks it.
+template <int kStages>
+struct StageRing {
   int stage = 0;
   uint32_t parity = 0;
   __device__ __forceinline__ void advance() {
-    stage ^= 1;
+    if constexpr (kStages == 2) {
+      stage ^= 1;
+    } else {
+      stage = stage + 1 == kStages ? 0 : stage + 1;
+    }
     if (stage == 0) parity ^= 1;
   }
 };

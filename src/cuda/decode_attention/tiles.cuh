@@ -11,8 +11,7 @@
 namespace megamla::cuda {
 
 constexpr int kStages = 2;
-using Ring = TwoStageRing;
-static_assert(kStages == 2);
+using Ring = StageRing<kStages>;
 // Roles: two warpgroups of values (each owns 256 of the 512 output dims), one of scores, one of producers.
 constexpr int kValueThreads = 256;
 constexpr int kScoreThreads = 128;

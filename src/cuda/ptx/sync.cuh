@@ -26,6 +26,18 @@ __device__ __forceinline__ bool mbarrier_try_wait(uint64_t* barrier, uint32_t pa
       : "memory");
   return done != 0;
 }
+// Whether the phase is over, asked without waiting.
+__device__ __forceinline__ bool mbarrier_test(uint64_t* barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n}\n"
+      : "=r"(done)
+      : "r"(shared_address(barrier)), "r"(parity)
+      : "memory");
+  return done != 0;
+}
 __device__ __forceinline__ void mbarrier_wait(uint64_t* barrier, uint32_t parity) {
   while (!mbarrier_try_wait(barrier, parity)) {
   }
@@ -34,9 +46,35 @@ __device__ __forceinline__ void mbarrier_wait(uint64_t* barrier, uint32_t parity
 // Ordinary shared-memory writes of this thread become visible to the tensor cores.
 __device__ __forceinline__ void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+// Read anew where it is asked for, so that it takes no register in between.
+__device__ __forceinline__ int lane_id() {
+  int lane;
+  asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+  return lane;
+}
+
 template <int kBarrier, int kThreads>
 __device__ __forceinline__ void named_barrier() {
   asm volatile("bar.sync %0, %1;" ::"n"(kBarrier), "n"(kThreads) : "memory");
+}
+
+template <int kThreads>
+__device__ __forceinline__ void named_barrier(int barrier) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
+}
+// Likewise; true for all threads if it is for each.
+template <int kBarrier, int kThreads>
+__device__ __forceinline__ bool named_barrier_all(bool yes) {
+  uint32_t all;
+  asm volatile(
+      "{\n.reg .pred p, q;\n"
+      "setp.ne.u32 p, %1, 0;\n"
+      "bar.red.and.pred q, %2, %3, p;\n"
+      "selp.u32 %0, 1, 0, q;\n}\n"
+      : "=r"(all)
+      : "r"(yes ? 1 : 0), "n"(kBarrier), "n"(kThreads)
+      : "memory");
+  return all != 0;
 }
 
 template <int kRegisters>

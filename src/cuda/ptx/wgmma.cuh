@@ -1,4 +1,4 @@
-// Warpgroup matrix multiply (sm_90a): descriptors, fences, and the two shapes that attention uses.
+// Warpgroup matrix multiply (sm_90a): descriptors, fences, and the shapes that attention uses.
 #pragma once
 
 #include <cstdint>
@@ -73,6 +73,18 @@ __device__ __forceinline__ void wgmma_m64n128k16_mn(float (&d)[kCount], uint64_t
         "+f"(d[kFirst + 55]), "+f"(d[kFirst + 56]), "+f"(d[kFirst + 57]), "+f"(d[kFirst + 58]), "+f"(d[kFirst + 59]),
         "+f"(d[kFirst + 60]), "+f"(d[kFirst + 61]), "+f"(d[kFirst + 62]), "+f"(d[kFirst + 63])
       : "l"(a), "l"(b));
+}
+
+// d[64 x 16] = or += a b^T, b K-major, a K-major or (kTransposed) MN-major.
+template <bool kTransposed>
+__device__ __forceinline__ void wgmma_m64n16k16(float (&d)[8], uint64_t a, uint64_t b, int accumulate) {
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "setp.ne.b32 p, %10, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7}, %8, %9, p, 1, 1, %11, 0;\n}\n"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
+      : "l"(a), "l"(b), "r"(accumulate), "n"(kTransposed ? 1 : 0));
 }
 
 }  // namespace megamla::cuda::ptx

@@ -1,0 +1,195 @@
+// The scores warpgroup: rotation of a row's Q; Q K^T of one key tile after another, softmax with a running maximum, P
+// as bf16 to shared memory; at the end of a row its sums, lse and max_logits.
+#pragma once
+
+#include "cuda/attention/rotation.cuh"
+#include "cuda/attention/softmax.cuh"
+#include "cuda/prefill_attention/shared.cuh"
+#include "cuda/prefill_attention/stats.cuh"
+#include "cuda/ptx/wgmma.cuh"
+
+namespace megamla::cuda::prefill {
+
+struct Scores {
+  const PrefillParams& p;
+  Shared& shared;
+  int thread;
+  int warp;
+  int lane;
+  int rows[2];  // heads of the tile whose logits this thread has
+  Shared::Ring ring;
+  uint32_t q_parity = 0;
+
+  // Of the two heads of the thread, in base-2 units.
+  struct Softmax {
+    float max[2] = {kNoMaximum, kNoMaximum};  // the running maximum
+    float sum[2] = {0, 0};                    // of 2^(logit - max), this thread's part
+    float top[2] = {kNoMaximum, kNoMaximum};  // the largest logit
+  };
+
+  __device__ Scores(const PrefillParams& params, Shared& s, int t)
+      : p(params), shared(s), thread(t), warp(__shfl_sync(~0u, t / 32, 0)), lane(t % 32) {
+    rows[0] = t / 32 * 16 + lane / 4;
+    rows[1] = rows[0] + 8;
+  }
+
+  // Q is on its way: its last 64 dims are rotated in place. Thread t looks after every other half block of head t % 64.
+  // The values role rotates the row back with the same cosines and sines.
+  __device__ __forceinline__ void take_query(const Rotation& rotation, int slot) {
+    const int head = thread % kTileHeads;
+    const int half = thread / kTileHeads;
+    const uint32_t at = ptx::shared_address(shared.q) + head * kRowBytes;
+    float4* table = reinterpret_cast<float4*>(shared.cos_sin[slot]);
+    const bool rotate = rotation.cos_sin != nullptr;
+    if (rotate && thread < format::kRopeDim / 4) {
+      table[thread] = reinterpret_cast<const float4*>(rotation.cos_sin)[thread];
+    }
+    if (thread == 0) shared.rotated[slot] = rotate ? 1 : 0;
+    ptx::mbarrier_wait(&shared.q_full, q_parity);
+    q_parity ^= 1;
+    ptx::named_barrier<1, kScoreThreads>();
+    if (p.q_norm != 0) {
+      float square = 0;
+#pragma unroll 1
+      for (int chunk = half * 4; chunk < format::kHeadDim / 8; chunk += 8) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) square += sum_of_squares(ptx::load_shared(chunk_address(at, head % 8, chunk + i)));
+      }
+      shared.q_square[half][head] = square;
+    }
+    if (rotate) {
+#pragma unroll 1
+      for (int i = half * 4; i < half * 4 + 4; ++i) {
+        const uint32_t chunk = chunk_address(at, head % 8, format::kNopeDim / 8 + i);
+        ptx::store_shared(chunk, rotate_pairs(ptx::load_shared(chunk), table[i], table[format::kRopeDim / 8 + i]));
+      }
+    }
+    ptx::fence_async_proxy();
+    ptx::named_barrier<1, kScoreThreads>();
+  }
+
+  // What a head's q . k is multiplied by to be a base-2 logit.
+  __device__ __forceinline__ float logit_scale(int head) const {
+    if (p.q_norm == 0) return p.logit_scale;
+    const float mean = (shared.q_square[0][head] + shared.q_square[1][head]) * (1.0F / format::kHeadDim);
+    return p.logit_scale * rsqrtf(mean + p.q_norm_eps);
+  }
+
+  // The part of Q K^T over 64 dims, for the tile that `ring` is at.
+  __device__ __forceinline__ void product(float (&sums)[32], int block) const {
+    const ptx::Descriptor q(ptx::shared_address(shared.q), 0, 8 * kRowBytes);
+    const ptx::Descriptor k(ptx::shared_address(shared.keys[ring.stage]), 0, 8 * kRowBytes);
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      const uint32_t offset = block * kBlockBytes + step * 32;
+      ptx::wgmma_m64n64k16(sums, q.at(offset), k.at(offset), block + step);
+    }
+  }
+  // Before the first of them, once the keys are there.
+  __device__ __forceinline__ void begin_product(float (&sums)[32]) const {
+    ptx::fence_async_proxy();  // the producers' copies
+    ptx::pin(sums);
+    ptx::wgmma_fence();
+  }
+
+  // The tile's maxima move the running ones; the factor of what was summed before goes to the values role.
+  __device__ __forceinline__ void follow_maximum(const float (&logits)[32], int stage, Softmax& s) const {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float largest = largest_logit(logits, r);
+      s.top[r] = fmaxf(s.top[r], largest);
+      const float next = largest > s.max[r] + kMaximumSlack ? largest : s.max[r];
+      const float alpha = exp2_approx(s.max[r] - next);
+      s.max[r] = next;
+      s.sum[r] *= alpha;
+      if (lane % 4 == 0) shared.alpha[stage][rows[r]] = alpha;
+    }
+  }
+
+  // The key tiles of a row. Where the keys of the next tile are there by the time that a product is done, the first
+  // blocks of theirs are put between the parts of the softmax, so that the tensor cores need not wait for it.
+  __device__ __forceinline__ void tiles(int count, bool nothing_to_do, Softmax& s) {
+    constexpr int kBlocksAhead = 3;
+    const float scale[2] = {logit_scale(rows[0]), logit_scale(rows[1])};
+    float sums[32];
+    bool ahead = false;
+#pragma unroll 1
+    for (int left = count - 1; left >= 0; --left) {
+      const int stage = ring.stage;
+      if (!ahead) {
+        ptx::mbarrier_wait(&shared.keys_full[stage], ring.parity);
+        begin_product(sums);
+      }
+#pragma unroll 1
+      for (int block = ahead ? kBlocksAhead : 0; block < kBlocks; ++block) product(sums, block);
+      ptx::wgmma_commit();
+      ptx::wgmma_wait<0>();
+      ptx::pin(sums);
+      if (left == 0) ptx::mbarrier_arrive(&shared.q_empty);
+      float logits[32];
+#pragma unroll
+      for (int i = 0; i < 32; ++i) logits[i] = sums[i] * scale[i / 2 % 2];
+      ring.advance();
+      ahead = left > 0 &&
+              ptx::named_barrier_all<1, kScoreThreads>(ptx::mbarrier_test(&shared.keys_full[ring.stage], ring.parity));
+      if (ahead) {
+        begin_product(sums);
+        product(sums, 0);
+      }
+      // Of idle heads whatever is in P stays in their rows.
+      const uint32_t p_block = ptx::shared_address(shared.p[stage]);
+      if (!nothing_to_do) {
+        mask_logits(logits, *reinterpret_cast<const uint2*>(shared.valid[stage]), lane);
+        follow_maximum(logits, stage, s);
+      }
+      if (ahead) product(sums, 1);
+      if (!nothing_to_do) store_probabilities<0, 16>(logits, s.max, s.sum, p_block, rows[0], lane);
+      if (ahead) product(sums, 2);
+      if (!nothing_to_do) {
+        store_probabilities<16, 32>(logits, s.max, s.sum, p_block, rows[0], lane);
+        ptx::fence_async_proxy();
+      }
+      ptx::mbarrier_arrive(&shared.p_full[stage]);
+    }
+  }
+
+  // The row's sums become the factors of its accumulators.
+  __device__ __forceinline__ void finish(const Row& row, Softmax& s, const float (&sink)[2], bool outside,
+                                         uint32_t parity) const {
+    ptx::mbarrier_wait(&shared.row_empty, parity ^ 1);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      s.sum[r] += __shfl_xor_sync(~0u, s.sum[r], 1);
+      s.sum[r] += __shfl_xor_sync(~0u, s.sum[r], 2);
+      const int head = row.first_head + rows[r];
+      if (lane % 4 == 0 && head < p.live_heads) {
+        shared.factor[rows[r]] = finish_head(p, row.token, head, {s.max[r], s.sum[r], s.top[r]}, sink[r], outside);
+      }
+    }
+    ptx::mbarrier_arrive(&shared.row_full);
+  }
+
+  __device__ __forceinline__ void run() {
+    Row row = row_at(p, 0);
+    int length = load_length(p, row);
+    ComingPosition position = load_position(p, row.token);
+    for (int index = 0; row.any(); ++index) {
+      length = clamped(p, length);
+      const Rotation rotation = rotation_of(p, position);
+      const Row next = row_at(p, index + 1);
+      const int next_length = load_length(p, next);
+      position = load_position(p, next.token);
+      const float sink[2] = {load_sink(p, row.first_head + rows[0]), load_sink(p, row.first_head + rows[1])};
+      Softmax s;
+      if (length > 0) {
+        take_query(rotation, index & 1);
+        tiles((length + kTileKeys - 1) / kTileKeys, idle(p, row, warp), s);
+      }
+      finish(row, s, sink, rotation.outside, index & 1);
+      row = next;
+      length = next_length;
+    }
+  }
+};
+
+}  // namespace megamla::cuda::prefill

@@ -1,0 +1,98 @@
+// The values warpgroups: O += P V, each for 256 of the 512 dims, and the output of a row.
+#pragma once
+
+#include "cuda/prefill_attention/output.cuh"
+#include "cuda/prefill_attention/shared.cuh"
+#include "cuda/ptx/wgmma.cuh"
+
+namespace megamla::cuda::prefill {
+
+constexpr int kAccumulators = 128;  // 64 heads x 256 dims over 128 threads
+
+struct Values {
+  const PrefillParams& p;
+  Shared& shared;
+  int warpgroup;  // 0, 1
+  int warp;       // of the warpgroup
+  Shared::Ring ring;
+
+  __device__ Values(const PrefillParams& params, Shared& s, int thread)
+      : p(params),
+        shared(s),
+        warpgroup(__shfl_sync(~0u, thread / 128, 0)),
+        warp(__shfl_sync(~0u, thread % 128 / 32, 0)) {}
+
+  // The first of the thread's two heads of the tile; the other is 8 on.
+  __device__ __forceinline__ int head() const { return warp * 16 + ptx::lane_id() / 4; }
+
+  template <int kLater>
+  __device__ __forceinline__ void release(int part) const {
+    ptx::wgmma_wait<kLater>();
+    if (ptx::lane_id() == 0) ptx::mbarrier_arrive(&shared.keys_empty[ring.stage][part]);
+  }
+
+  __device__ __forceinline__ void tile(float (&o)[kAccumulators], bool first, bool nothing_to_do) {
+    ptx::mbarrier_wait(&shared.p_full[ring.stage], ring.parity);
+    ptx::fence_async_proxy();  // the producers' copies
+    if (!first && !nothing_to_do) {
+      const float* factors = &shared.alpha[ring.stage][head()];
+      const float alpha[2] = {factors[0], factors[8]};
+      if (__any_sync(~0u, alpha[0] != 1 || alpha[1] != 1)) {
+#pragma unroll
+        for (int i = 0; i < kAccumulators; ++i) o[i] *= alpha[i / 2 % 2];
+      }
+    }
+    const ptx::Descriptor probabilities(ptx::shared_address(shared.p[ring.stage]), 0, 8 * kRowBytes);
+    const ptx::Descriptor v(ptx::shared_address(shared.keys[ring.stage]) + warpgroup * (kBlocks / 2) * kBlockBytes,
+                            kBlockBytes, 8 * kRowBytes);
+    ptx::pin(o);
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      const uint64_t a = probabilities.at(part * kPartKeys * 2);
+      ptx::wgmma_m64n128k16_mn<0>(o, a, v.at(part * kPartKeys * kRowBytes));
+      ptx::wgmma_m64n128k16_mn<64>(o, a, v.at(part * kPartKeys * kRowBytes + 2 * kBlockBytes));
+      ptx::wgmma_commit();
+    }
+    release<3>(0);
+    release<2>(1);
+    release<1>(2);
+    release<0>(3);
+    ptx::pin(o);
+    ring.advance();
+  }
+
+  __device__ __forceinline__ void finish(const Row& row, bool any_keys, int slot, uint32_t parity,
+                                         float (&o)[kAccumulators]) const {
+    ptx::mbarrier_wait(&shared.row_full, parity);
+    if (!idle(p, row, warp)) {
+      const int c = ptx::lane_id() % 4;
+      if (warpgroup == 1 && any_keys && shared.rotated[slot] != 0) rotate_back(o, shared.cos_sin[slot], c);
+      const int first = head();
+      const float factor[2] = {shared.factor[first], shared.factor[first + 8]};
+      store_row(p, row.token, row.first_head + first, warpgroup * kGroups, o, factor, c);
+    }
+    ptx::mbarrier_arrive(&shared.row_empty);
+  }
+
+  __device__ __forceinline__ void run() {
+    Row row = row_at(p, 0);
+    int length = load_length(p, row);
+    for (int index = 0; row.any(); ++index) {
+      length = clamped(p, length);
+      const Row next = row_at(p, index + 1);
+      const int next_length = load_length(p, next);
+      float o[kAccumulators];
+#pragma unroll
+      for (int i = 0; i < kAccumulators; ++i) o[i] = 0;
+      const bool nothing_to_do = idle(p, row, warp);
+#pragma unroll 1
+      for (int begin = 0; begin < length; begin += kTileKeys) tile(o, begin == 0, nothing_to_do);
+      finish(row, length > 0, index & 1, index & 1, o);
+      row = next;
+      length = next_length;
+    }
+  }
+};
+
+}  // namespace megamla::cuda::prefill
