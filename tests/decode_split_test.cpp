@@ -57,5 +57,53 @@ TEST(DecodeSplit, OtherDevices) {
   EXPECT_EQ(decode_split({79, 10, false}, small).whole_items, 78);
 }
 
+// The kernel for few heads on an H200: up to 4 blocks an SM, 19 KB a stage.
+constexpr ShareDevice kShareDevice{132, 233472, 1024, 4, 10000, 18944, 4};
+
+TEST(DecodeShares, FewRowsAreCutSmallManyAreLeftWhole) {
+  EXPECT_EQ(decode_shares({1, 640, false}, kShareDevice).blocks, 8);
+  EXPECT_EQ(decode_shares({8, 640, false}, kShareDevice).blocks, 8);
+  EXPECT_EQ(decode_shares({1024, 640, false}, kShareDevice).blocks, 1);
+  EXPECT_EQ(decode_shares({131072, 640, false}, kShareDevice).blocks, 1);
+  int before = kMostClusterBlocks;
+  for (const int64_t items : {1, 16, 32, 64, 128, 512, 4096}) {
+    const int now = decode_shares({items, 640, false}, kShareDevice).blocks;
+    EXPECT_LE(now, before) << items;
+    EXPECT_GE(now, 1) << items;
+    before = now;
+  }
+}
+
+TEST(DecodeShares, ABlockHasKeysToAttendTo) {
+  EXPECT_EQ(decode_shares({1, 0, false}, kShareDevice).blocks, 1);
+  EXPECT_EQ(decode_shares({1, 127, false}, kShareDevice).blocks, 1);
+  EXPECT_EQ(decode_shares({1, 130, false}, kShareDevice).blocks, 2);
+}
+
+TEST(DecodeShares, BatchInvariantRowsAreAlwaysCutAlike) {
+  const int blocks = decode_shares({1, 640, true}, kShareDevice).blocks;
+  for (const int64_t items : {2, 66, 133, 4096}) {
+    for (const int64_t keys : {0, 1, 640, 5000}) {
+      EXPECT_EQ(decode_shares({items, keys, true}, kShareDevice).blocks, blocks);
+    }
+  }
+}
+
+TEST(DecodeShares, BlocksThatShareAnSmShareItsMemory) {
+  for (const int64_t items : {1, 64, 133, 200, 264, 1024, 131072}) {
+    SCOPED_TRACE(items);
+    const DecodeShares shares = decode_shares({items, 640, false}, kShareDevice);
+    EXPECT_GE(shares.stages, 2);
+    EXPECT_LE(shares.stages, kShareDevice.most_stages);
+    const int64_t wanted = (items * shares.blocks + kShareDevice.sms - 1) / kShareDevice.sms;
+    const int64_t resident = std::min<int64_t>(wanted, kShareDevice.blocks_per_sm);
+    const int64_t block =
+        kShareDevice.reserved_bytes + kShareDevice.fixed_bytes + int64_t{shares.stages} * kShareDevice.stage_bytes;
+    EXPECT_LE(resident * block, kShareDevice.shared_bytes);
+  }
+  EXPECT_EQ(decode_shares({1, 640, false}, kShareDevice).stages, 4);
+  EXPECT_EQ(decode_shares({1024, 640, false}, kShareDevice).stages, 2);
+}
+
 }  // namespace
 }  // namespace megamla::plan

@@ -23,4 +23,48 @@ DecodeSplit decode_split(const DecodeStep& step, const DecodeDevice& device) {
   return best;
 }
 
+namespace {
+
+constexpr int kInvariantShares = 4;
+// In keys: what a block costs apart from its keys, and the least that is worth a block. n blocks on an SM take the time
+// of n + kUnfilled / n that together fill it.
+constexpr int64_t kBlockKeys = 40;
+constexpr int64_t kLeastKeys = 64;
+constexpr double kUnfilled = 0.8;
+
+// Of `blocks` blocks in units of one block's keys on a full SM: full waves, and a last one that is faster the fewer
+// blocks an SM has of it.
+double waves(int64_t blocks, const ShareDevice& device) {
+  const auto time = [](int64_t on_an_sm) {
+    const auto n = static_cast<double>(on_an_sm);
+    return on_an_sm == 0 ? 0 : n + kUnfilled / n;
+  };
+  const int64_t resident = int64_t{device.sms} * device.blocks_per_sm;
+  const int64_t full = blocks / resident;
+  const int64_t rest = blocks % resident;
+  return static_cast<double>(full) * time(device.blocks_per_sm) + time((rest + device.sms - 1) / device.sms);
+}
+
+int best_shares(const ShareStep& step, const ShareDevice& device) {
+  int best = 1;
+  double least = 0;
+  for (int n = 1; n <= kMostClusterBlocks; ++n) {
+    if (n > 1 && step.keys < n * kLeastKeys) break;
+    const double keys = static_cast<double>(step.keys) / n + static_cast<double>(kBlockKeys);
+    const double time = waves(step.items * n, device) * keys;
+    if (n == 1 || time < least) best = n, least = time;
+  }
+  return best;
+}
+
+}  // namespace
+
+DecodeShares decode_shares(const ShareStep& step, const ShareDevice& device) {
+  const int shares = step.batch_invariant ? kInvariantShares : best_shares(step, device);
+  const int64_t wanted = (step.items * shares + device.sms - 1) / device.sms;
+  const auto resident = static_cast<int>(std::clamp<int64_t>(wanted, 1, device.blocks_per_sm));
+  const int room = device.shared_bytes / resident - device.reserved_bytes - device.fixed_bytes;
+  return {shares, std::clamp(room / device.stage_bytes, 2, device.most_stages)};
+}
+
 }  // namespace megamla::plan

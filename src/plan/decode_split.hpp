@@ -31,4 +31,27 @@ struct DecodeSplit {
 // is shared, so that a row's sums do not depend on the number of rows.
 DecodeSplit decode_split(const DecodeStep& step, const DecodeDevice& device);
 
+// The kernel for few heads: several small blocks an SM; every row is shared by the same number of blocks (a cluster),
+// which are not resident all at once where there are many.
+struct ShareDevice {
+  int sms;
+  int shared_bytes;    // of an SM
+  int reserved_bytes;  // of those, by a block
+  int blocks_per_sm;   // that registers allow
+  int fixed_bytes;     // of a block, beside its stages
+  int stage_bytes;
+  int most_stages;
+};
+struct ShareStep {
+  int64_t items;
+  int64_t keys;  // of a row at full list widths
+  bool batch_invariant;
+};
+struct DecodeShares {
+  int blocks;  // of a row
+  int stages;  // of a block
+};
+// In batch-invariant mode `blocks` is a constant. `stages` changes no bits.
+DecodeShares decode_shares(const ShareStep& step, const ShareDevice& device);
+
 }  // namespace megamla::plan

@@ -89,6 +89,10 @@ TEST_F(CudaOps, DecodeAttention) {
       {1, 8, 0, 3, kFp8, kFp8, MEGAMLA_OUTPUT_FP8_PAIR, 5, 0, true},
       {0, 64, 128, 512, kFp8, kNvfp4},
       {33, 24, 64, 1152, kFp8, kNvfp4, MEGAMLA_OUTPUT_BF16},
+      {2, 16, 128, 512, kFp8, kNvfp4},
+      {9, 16, 131, 200, kFp8, kFp8, MEGAMLA_OUTPUT_F32, 64, 0, true, false, true},
+      {3, 16, 128, 300, kV4, kV4, MEGAMLA_OUTPUT_BF16, 64, 8, false, true, false, true, true},
+      {150, 16, 96, 70, kFp8, kNvfp4, MEGAMLA_OUTPUT_FP8_PAIR, 53},
   };
   for (size_t i = 0; i < std::size(shapes); ++i) {
     SCOPED_TRACE("shape " + std::to_string(i));
@@ -109,15 +113,18 @@ TEST_F(CudaOps, DecodeAttentionOfManyTokens) {
 
 // In batch-invariant mode a row's bits do not depend on its company.
 TEST_F(CudaOps, DecodeAttentionAloneAndInCompany) {
-  Shape shape{32, 64, 128, 300, kFp8, kNvfp4};
-  shape.invariant = true;
-  DecodeProblem all(shape, 3);
-  ASSERT_NO_FATAL_FAILURE(all.run());
-  for (const int64_t row : {2, 17, 31}) {
-    DecodeProblem alone(shape, 3);
-    alone.keep_rows(row, row + 1);
-    ASSERT_NO_FATAL_FAILURE(alone.run());
-    EXPECT_EQ(alone.out(), all.row_bytes(row)) << "row " << row;
+  for (const int64_t heads : {64, 8}) {
+    SCOPED_TRACE(heads);
+    Shape shape{32, heads, 128, 300, kFp8, kNvfp4};
+    shape.invariant = true;
+    DecodeProblem all(shape, 3);
+    ASSERT_NO_FATAL_FAILURE(all.run());
+    for (const int64_t row : {2, 17, 31}) {
+      DecodeProblem alone(shape, 3);
+      alone.keep_rows(row, row + 1);
+      ASSERT_NO_FATAL_FAILURE(alone.run());
+      EXPECT_EQ(alone.out(), all.row_bytes(row)) << "row " << row;
+    }
   }
 }
 

@@ -27,7 +27,7 @@ struct AttentionParams {
   int64_t sink_stride;
   int32_t heads;  // of the buffers
   int32_t live_heads;
-  int32_t head_tiles_log;  // a token is 2^head_tiles_log items of 64 heads
+  int32_t head_tiles_log;  // a token is 2^head_tiles_log items of up to 64 heads
   uint32_t items;
   int32_t output;  // megamla_attention_output
   void* out;

@@ -8,9 +8,10 @@
 
 namespace megamla::cuda {
 
-// `logit_unit`: what the kernel's sums of q k are to be multiplied by beside the softmax scale.
+// `logit_unit`: what the kernel's sums of q k are to be multiplied by beside the softmax scale; `tile_heads`: the most
+// heads of a block.
 template <class Params>
-void set_query(AttentionParams& d, const Params& p, float logit_unit) {
+void set_query(AttentionParams& d, const Params& p, float logit_unit, int tile_heads = kTileHeads) {
   constexpr float kLog2E = 1.44269504088896F;
   d.q = data<const uint16_t>(p.q);
   d.q_token_stride = p.q.stride[0];
@@ -21,7 +22,7 @@ void set_query(AttentionParams& d, const Params& p, float logit_unit) {
   d.logit_scale = p.softmax_scale * kLog2E * logit_unit;
   d.heads = static_cast<int32_t>(p.q.shape[1]);
   d.live_heads = p.live_heads == 0 ? d.heads : static_cast<int32_t>(p.live_heads);
-  d.head_tiles_log = d.live_heads > kTileHeads ? 1 : 0;  // at most 128 heads
+  d.head_tiles_log = d.live_heads > tile_heads ? 1 : 0;  // at most two blocks' heads
   d.items = static_cast<uint32_t>(p.q.shape[0] << d.head_tiles_log);
   if (!present(p.cos_sin)) return;
   d.positions = p.positions.data;

@@ -4,6 +4,7 @@
 
 #include "core/tensor.hpp"
 #include "cuda/attention/translate.hpp"
+#include "cuda/decode_attention/few_heads/kernel.hpp"
 #include "cuda/decode_attention/kernel.hpp"
 #include "cuda/launch.hpp"
 #include "format/page.hpp"
@@ -52,13 +53,20 @@ Status decode_attention_supports(const megamla_decode_attention_params& p) {
 
 Status decode_attention(const megamla_decode_attention_params& p, const megamla_exec& exec) {
   DecodeParams d{};
-  set_query(d, p, kKeyUnshift);
+  const int64_t live_heads = p.live_heads == 0 ? p.q.shape[1] : p.live_heads;
+  const bool few = live_heads <= few_heads::kMostHeads;
+  set_query(d, p, kKeyUnshift, few ? few_heads::kMostHeads / 2 : kTileHeads);
   set_output(d, p);
   if (d.items == 0) return {};
+  const auto stream = static_cast<cudaStream_t>(exec.stream);
   d.keys[0] = keys_of(p.window, p.window_slots, p.window_lens);
   d.keys[1] = keys_of(p.compressed, p.compressed_slots, p.compressed_lens);
   const auto window = static_cast<megamla_kv_format>(p.window.format);
   const auto compressed = static_cast<megamla_kv_format>(p.compressed.format);
+  if (few) {
+    MEGAMLA_CUDA_CALL("decode_attention", few_heads::launch(d, window, compressed, p.batch_invariant != 0, stream));
+    return {};
+  }
   plan::DecodeDevice device{};
   MEGAMLA_CUDA_CALL("decode_attention", decode_attention_device(window, compressed, &device));
   const auto tiles = [](int width) { return (width + kTileKeys - 1) / kTileKeys; };
@@ -66,8 +74,7 @@ Status decode_attention(const megamla_decode_attention_params& p, const megamla_
   const plan::DecodeSplit split = plan::decode_split(step, device);
   d.whole_items = static_cast<uint32_t>(split.whole_items);
   d.cluster = split.cluster;
-  MEGAMLA_CUDA_CALL("decode_attention", launch_decode_attention(d, window, compressed, split.blocks,
-                                                                static_cast<cudaStream_t>(exec.stream)));
+  MEGAMLA_CUDA_CALL("decode_attention", launch_decode_attention(d, window, compressed, split.blocks, stream));
   return {};
 }
 

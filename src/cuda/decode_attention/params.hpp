@@ -40,6 +40,9 @@ struct DecodeParams : AttentionParams {
   DecodeKeys keys[2];    // window, compressed
   uint32_t whole_items;  // each attended by one block; those after them are shared by the blocks of a cluster
   int32_t cluster;
+  // few_heads/: 2^32 / cluster, rounded up; stages of the ring of tiles
+  uint32_t cluster_reciprocal;
+  int32_t stages;
 };
 
 }  // namespace megamla::cuda

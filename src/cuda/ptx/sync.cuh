@@ -159,6 +159,9 @@ __device__ __forceinline__ void copy_16_async(uint32_t to, const void* from, boo
 __device__ __forceinline__ void copy_4_async(uint32_t to, const void* from, bool yes) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(yes ? 4 : 0) : "memory");
 }
+__device__ __forceinline__ void copy_8_async(uint32_t to, const void* from, bool yes) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(yes ? 8 : 0) : "memory");
+}
 // The calling thread arrives at the barrier when its copies so far are there.
 __device__ __forceinline__ void arrive_after_copies(uint64_t* barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
@@ -168,6 +171,7 @@ template <int kPending>
 __device__ __forceinline__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
+__device__ __forceinline__ void wait_all_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 __device__ __forceinline__ uint4 load_shared(uint32_t address) {
   uint4 v;
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"

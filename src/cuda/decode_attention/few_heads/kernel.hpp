@@ -1,0 +1,18 @@
+// The launch of the kernel for up to 32 heads, 8 or 16 a block.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "cuda/decode_attention/params.hpp"
+#include "megamla/types.h"
+
+namespace megamla::cuda::few_heads {
+
+// More go to the kernel for many heads.
+constexpr int kMostHeads = 32;
+
+// Fills in what depends on the device: params.cluster and params.stages.
+cudaError_t launch(DecodeParams params, megamla_kv_format window, megamla_kv_format compressed, bool batch_invariant,
+                   cudaStream_t stream);
+
+}  // namespace megamla::cuda::few_heads
