@@ -5,6 +5,7 @@
 #include "core/tensor.hpp"
 #include "cuda/decode_attention/kernel.hpp"
 #include "cuda/launch.hpp"
+#include "format/chunked.hpp"
 #include "format/page.hpp"
 
 namespace megamla::cuda {
@@ -48,8 +49,9 @@ DecodeKeys keys_of(const megamla_kv_cache& cache, const megamla_tensor& slots, c
 void set_query(DecodeParams& d, const megamla_decode_attention_params& p) {
   d.q = data<const uint16_t>(p.q);
   d.q_token_stride = p.q.stride[0];
-  d.q_head_stride = p.q.stride[1];
   d.q_chunked = p.q_layout == MEGAMLA_Q_CHUNKED;
+  d.q_head_stride = d.q_chunked != 0 ? format::kQChunkDims : p.q.stride[1];
+  d.q_chunk_stride = d.q_chunked != 0 ? format::q_chunked_index(p.q.shape[1], 0, format::kQChunkDims) : format::kQChunkDims;
   d.q_norm = p.q_norm;
   d.q_norm_eps = p.q_norm_eps;
   d.logit_scale = p.softmax_scale * kLog2E * kKeyUnshift;
@@ -118,7 +120,9 @@ Status decode_attention(const megamla_decode_attention_params& p, const megamla_
   plan::DecodeDevice device{};
   MEGAMLA_CUDA_CALL("decode_attention", decode_attention_device(window, compressed, &device));
   const auto tiles = [](int width) { return (width + kTileKeys - 1) / kTileKeys; };
-  const plan::DecodeStep step{d.items, tiles(d.keys[0].width) + tiles(d.keys[1].width), p.batch_invariant != 0};
+  d.window_tiles = tiles(d.keys[0].width);
+  d.tiles = d.window_tiles + tiles(d.keys[1].width);
+  const plan::DecodeStep step{d.items, d.tiles, p.batch_invariant != 0};
   const plan::DecodeSplit split = plan::decode_split(step, device);
   d.whole_items = static_cast<uint32_t>(split.whole_items);
   d.cluster = split.cluster;

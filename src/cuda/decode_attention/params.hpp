@@ -39,7 +39,8 @@ struct DecodeKeys {
 struct DecodeParams {
   const uint16_t* q;  // bf16
   int64_t q_token_stride;
-  int64_t q_head_stride;
+  int64_t q_head_stride;   // of 16 dims of a head; in elements, like all strides
+  int64_t q_chunk_stride;  // from 16 dims to the next
   int32_t q_chunked;
   int32_t q_norm;
   float q_norm_eps;
@@ -51,6 +52,8 @@ struct DecodeParams {
   int64_t cos_sin_rows;
   int64_t cos_sin_stride;
   DecodeKeys keys[2];  // window, compressed
+  int32_t window_tiles;  // of the window list at its full width
+  int32_t tiles;         // of both lists
   const float* sink;   // null: none
   int64_t sink_stride;
   int32_t heads;  // of the buffers

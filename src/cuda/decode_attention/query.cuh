@@ -1,8 +1,9 @@
-// A row's 64 heads of Q into shared memory: rotation, rounding, the dim order of tiles.cuh, and the factor of the
-// optional RMSNorm.
+// A row's 64 heads of Q: rotation, rounding, the dim order of tiles.cuh, and the factor of the optional RMSNorm. Dims
+// 0 .. 255 go to shared memory, dims 256 .. 511 stay in registers as operands of wgmma: what shared memory has to
+// deliver for Q K^T is a quarter less, and the 32 KB hold raw records.
 #pragma once
 
-#include "cuda/decode_attention/producer.cuh"
+#include "cuda/decode_attention/widen.cuh"
 #include "format/chunked.hpp"
 #include "format/rope.hpp"
 
@@ -13,24 +14,11 @@ struct Rotation {
   bool outside;          // the position is no row of the table
 };
 
-// A position as it comes from memory, not looked at yet.
-struct ComingPosition {
-  int64_t wide;
-  int32_t narrow;
-};
-__device__ __forceinline__ ComingPosition load_position(const DecodeParams& p, int token) {
-  ComingPosition position{0, 0};
-  if (p.cos_sin == nullptr || token < 0) return position;
-  if (p.positions_64 != 0) {
-    position.wide = static_cast<const int64_t*>(p.positions)[token * p.positions_stride];
-  } else {
-    position.narrow = static_cast<const int32_t*>(p.positions)[token * p.positions_stride];
-  }
-  return position;
-}
-__device__ __forceinline__ Rotation rotation_of(const DecodeParams& p, const ComingPosition& coming) {
+__device__ __forceinline__ Rotation rotation_of(const DecodeParams& p, const ComingRow& row) {
   if (p.cos_sin == nullptr) return {nullptr, false};
-  const int64_t position = p.positions_64 != 0 ? coming.wide : coming.narrow;
+  const int64_t position = p.positions_64 != 0
+                               ? static_cast<int64_t>(row.position[1]) << 32 | static_cast<uint32_t>(row.position[0])
+                               : row.position[0];
   if (position < 0 || position >= p.cos_sin_rows) return {nullptr, true};
   return {p.cos_sin + position * p.cos_sin_stride, false};
 }
@@ -43,93 +31,115 @@ __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
   return d;
 }
 
-__device__ __forceinline__ float sum_of_squares(uint4 v) {
-  const uint32_t words[4] = {v.x, v.y, v.z, v.w};
-  float sum = 0;
-#pragma unroll
-  for (int i = 0; i < 4; ++i)
-    sum += bf16_low(words[i]) * bf16_low(words[i]) + bf16_high(words[i]) * bf16_high(words[i]);
-  return sum;
+// Cosines and sines of pairs 4 * eighth onwards, of a row's table in shared memory.
+__device__ __forceinline__ void load_rotation(uint32_t cos_sin, int eighth, float (&c)[4], float (&s)[4]) {
+  const uint4 cosines = ptx::load_shared(cos_sin + eighth * 16);
+  const uint4 sines = ptx::load_shared(cos_sin + format::kRopeDim / 2 * 4 + eighth * 16);
+  c[0] = __uint_as_float(cosines.x), c[1] = __uint_as_float(cosines.y);
+  c[2] = __uint_as_float(cosines.z), c[3] = __uint_as_float(cosines.w);
+  s[0] = __uint_as_float(sines.x), s[1] = __uint_as_float(sines.y);
+  s[2] = __uint_as_float(sines.z), s[3] = __uint_as_float(sines.w);
 }
 
-// Dims 448 + 2 * pair onwards: 4 pairs.
-__device__ __forceinline__ uint4 rotate_chunk(uint4 v, const float* cos_sin, int pair) {
-  const float4 cosines = *reinterpret_cast<const float4*>(cos_sin + pair);
-  const float4 sines = *reinterpret_cast<const float4*>(cos_sin + format::kRopeDim / 2 + pair);
-  const float c[4] = {cosines.x, cosines.y, cosines.z, cosines.w};
-  const float s[4] = {sines.x, sines.y, sines.z, sines.w};
-  uint32_t words[4] = {v.x, v.y, v.z, v.w};
+// 8 dims in order, pairs of which are rotated by cosines and sines 4 * eighth onwards of the row's 32 each.
+__device__ __forceinline__ void rotate_words(uint32_t (&words)[4], uint32_t cos_sin, int eighth) {
+  float c[4], s[4];
+  load_rotation(cos_sin, eighth, c, s);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const format::Pair y = format::rotate({bf16_low(words[i]), bf16_high(words[i])}, c[i], s[i]);
     words[i] = pack_bf16(y.x0, y.x1);
   }
-  return {words[0], words[1], words[2], words[3]};
 }
 
-// 128 threads: head thread % 64, every second group of 32 dims. The words come to the places of the group's four
-// chunks; then the thread that fetched them turns them into chunks.
-struct QueryPart {
-  int head;
-  int parity;  // of the groups
-  uint32_t at;
-  __device__ QueryPart(const Shared& shared, int thread)
-      : head(thread % kTileHeads), parity(thread / kTileHeads), at(ptx::shared_address(shared.q) + head * kRowBytes) {}
+// 128 threads. As operands of wgmma want it, a thread has heads `head` and head + 8 of the tile, and of each group of 32
+// dims the 8 from 8 c on (c = lane % 4): they are its columns of the group's four chunks.
+struct Query {
+  static constexpr int kGroups = format::kHeadDim / 32 / 2;  // of a half
+  // First the words as they come, [group][row]; then the operands, [group * 2 + step of 16 columns].
+  uint32_t words[kGroups * 2][4];
+
+  // Half 0: dims 0 .. 255.
+  __device__ __forceinline__ void fetch(const DecodeParams& p, const Row& row, int head, int c, int half) {
+    const int first = row.first_head + head;
+    const bool live[2] = {first < p.live_heads, first + 8 < p.live_heads};
+    const uint16_t* from = p.q + row.token * p.q_token_stride + first * p.q_head_stride +
+                           (half * kGroups * 2 + c / 2) * p.q_chunk_stride + c % 2 * 8;
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const uint4 v = ptx::load_stream(from + r * 8 * p.q_head_stride, live[r]);
+        words[g * 2 + r][0] = v.x, words[g * 2 + r][1] = v.y, words[g * 2 + r][2] = v.z, words[g * 2 + r][3] = v.w;
+      }
+      from += 2 * p.q_chunk_stride;
+    }
+  }
+
+  __device__ __forceinline__ void square(float (&sums)[2]) const {
+#pragma unroll
+    for (int i = 0; i < kGroups * 2; ++i) {
+#pragma unroll
+      for (int w = 0; w < 4; ++w) {
+        const float low = bf16_low(words[i][w]), high = bf16_high(words[i][w]);
+        sums[i % 2] += low * low + high * high;
+      }
+    }
+  }
+
+  // Groups 14 and 15.
+  __device__ __forceinline__ void rotate(uint32_t cos_sin, int c) {
+#pragma unroll
+    for (int g = kGroups - 2; g < kGroups; ++g) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) rotate_words(words[g * 2 + r], cos_sin, (g - (kGroups - 2)) * 4 + c);
+    }
+  }
+
+  // Words -> operands.
+  __device__ __forceinline__ void arrange() {
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+      uint4 u[2];
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const uint32_t(&v)[4] = words[g * 2 + r];
+        u[r] = pair_bf16(uint4{v[0], v[1], v[2], v[3]});
+      }
+      words[g * 2][0] = u[0].x, words[g * 2][1] = u[1].x, words[g * 2][2] = u[0].y, words[g * 2][3] = u[1].y;
+      words[g * 2 + 1][0] = u[0].z, words[g * 2 + 1][1] = u[1].z, words[g * 2 + 1][2] = u[0].w,
+      words[g * 2 + 1][3] = u[1].w;
+    }
+  }
+
+  // A row's Q is read twice 32 KB at a time; this calls all of it to L2 in good time, four lines a thread.
+  __device__ __forceinline__ static void prefetch(const DecodeParams& p, const Row& row, int thread) {
+    // A line of 64 dims: one head's, or of a chunk those of four heads.
+    const bool chunked = p.q_chunked != 0;
+#pragma unroll 1
+    for (int i = 0; i < kTileHeads * format::kHeadDim / 64 / kScoreThreads; ++i) {
+      const int line = i * kScoreThreads + thread;
+      const int head = row.first_head + (chunked ? line / 32 * 4 : line / 8);
+      const int chunk = chunked ? line % 32 : line % 8 * 4;
+      if (head < p.live_heads) {
+        ptx::prefetch_l2(p.q + row.token * p.q_token_stride + head * p.q_head_stride + chunk * p.q_chunk_stride);
+      }
+    }
+  }
+
+  // Operands of half 0 to shared memory.
+  __device__ __forceinline__ void store(const Shared& shared, int head, int c) const {
+    const uint32_t at = ptx::shared_address(shared.q) + head * kRowBytes + head % 8 * 16 + c * 4;
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+#pragma unroll
+      for (int chunk = 0; chunk < 4; ++chunk) {
+        const uint32_t to = (at ^ ((g % 2 * 4 + chunk) << 4)) + g / 2 * kBlockBytes;
+        ptx::store_shared(to, words[g * 2 + chunk / 2][chunk % 2 * 2]);
+        ptx::store_shared(to + 8 * kRowBytes, words[g * 2 + chunk / 2][chunk % 2 * 2 + 1]);
+      }
+    }
+  }
 };
-constexpr int kQueryGroups = format::kHeadDim / 32 / 2;
-
-__device__ __forceinline__ void fetch_query(const DecodeParams& p, const QueryPart& part, const Row& row) {
-  const bool live = row.first_head + part.head < p.live_heads;
-  const int64_t chunk_stride = p.q_chunked != 0 ? p.heads * format::kQChunkDims : format::kQChunkDims;
-  const int64_t head_stride = p.q_chunked != 0 ? format::kQChunkDims : p.q_head_stride;
-  const int head = live ? row.first_head + part.head : 0;
-  const uint16_t* from = p.q + row.token * p.q_token_stride + head * head_stride + part.parity * 2 * chunk_stride;
-#pragma unroll 1
-  for (int k = 0; k < kQueryGroups; ++k) {
-    const int chunk = (k * 2 + part.parity) * 4;
-    ptx::copy_16_async(chunk_address(part.at, part.head % 8, chunk), from, live);
-    ptx::copy_16_async(chunk_address(part.at, part.head % 8, chunk + 1), from + 8, live);
-    ptx::copy_16_async(chunk_address(part.at, part.head % 8, chunk + 2), from + chunk_stride, live);
-    ptx::copy_16_async(chunk_address(part.at, part.head % 8, chunk + 3), from + chunk_stride + 8, live);
-    from += 4 * chunk_stride;
-  }
-  ptx::commit_copies();
-}
-
-__device__ __forceinline__ void arrange_query(const DecodeParams& p, Shared& shared, const QueryPart& part,
-                                              const Rotation& rotation) {
-  ptx::wait_copies<0>();
-  float square = 0;
-#pragma unroll 1
-  for (int k = 0; k < kQueryGroups; ++k) {
-    const int chunk = (k * 2 + part.parity) * 4;
-    uint4 u[4];
-#pragma unroll
-    for (int w = 0; w < 4; ++w) u[w] = ptx::load_shared(chunk_address(part.at, part.head % 8, chunk + w));
-    if (p.q_norm != 0) {
-#pragma unroll
-      for (int w = 0; w < 4; ++w) square += sum_of_squares(u[w]);
-    }
-    if (k == kQueryGroups - 1 && rotation.cos_sin != nullptr) {  // groups 14 and 15
-#pragma unroll
-      for (int w = 0; w < 4; ++w) u[w] = rotate_chunk(u[w], rotation.cos_sin, part.parity * 16 + w * 4);
-    }
-#pragma unroll
-    for (int w = 0; w < 4; ++w) u[w] = pair_bf16(u[w]);
-    ptx::store_shared(chunk_address(part.at, part.head % 8, chunk), uint4{u[0].x, u[1].x, u[2].x, u[3].x});
-    ptx::store_shared(chunk_address(part.at, part.head % 8, chunk + 1), uint4{u[0].y, u[1].y, u[2].y, u[3].y});
-    ptx::store_shared(chunk_address(part.at, part.head % 8, chunk + 2), uint4{u[0].z, u[1].z, u[2].z, u[3].z});
-    ptx::store_shared(chunk_address(part.at, part.head % 8, chunk + 3), uint4{u[0].w, u[1].w, u[2].w, u[3].w});
-  }
-  shared.q_square[part.parity][part.head] = square;
-  ptx::fence_async_proxy();
-}
-
-// What a head's q . k is multiplied by to be a base-2 logit.
-__device__ __forceinline__ float logit_scale(const DecodeParams& p, const Shared& shared, int head) {
-  if (p.q_norm == 0) return p.logit_scale;
-  const float mean = (shared.q_square[0][head] + shared.q_square[1][head]) * (1.0F / format::kHeadDim);
-  return p.logit_scale * rsqrtf(mean + p.q_norm_eps);
-}
 
 }  // namespace megamla::cuda

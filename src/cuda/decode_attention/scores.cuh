@@ -1,7 +1,8 @@
 // The scores warpgroup: Q K^T of one key tile after another, softmax with a running maximum, P as bf16 to shared
-// memory.
+// memory; what the values role needs at the end of a row.
 #pragma once
 
+#include "cuda/decode_attention/output.cuh"
 #include "cuda/decode_attention/query.cuh"
 #include "cuda/ptx/wgmma.cuh"
 
@@ -21,37 +22,49 @@ struct Scores {
   const DecodeParams& p;
   Shared& shared;
   int thread;
-  int lane;
-  int rows[2];  // heads of the tile whose logits this thread has
   Ring ring;
+  Query query;
 
-  __device__ Scores(const DecodeParams& params, Shared& s, int t) : p(params), shared(s), thread(t), lane(t % 32) {
-    rows[0] = t / 32 * 16 + lane / 4;
-    rows[1] = rows[0] + 8;
-  }
+  // The heads of the tile whose logits this thread has: head() and head() + 8.
+  __device__ __forceinline__ int head() const { return thread / 32 * 16 + thread % 32 / 4; }
+
+  __device__ Scores(const DecodeParams& params, Shared& s, int t) : p(params), shared(s), thread(t) {}
+
+  __device__ __forceinline__ void meet() const { ptx::named_barrier<1, kScoreThreads>(); }
 
   __device__ __forceinline__ void multiply(float (&logits)[32]) const {
-    const ptx::Descriptor q(ptx::shared_address(shared.q), 0, 8 * kRowBytes);
-    const ptx::Descriptor k(ptx::shared_address(shared.keys[ring.stage]), 0, 8 * kRowBytes);
-    ptx::wgmma_fence();
-#pragma unroll 1
-    for (int block = 0; block < kBlocks; ++block) {
+    uint32_t q_address = ptx::shared_address(shared.q);
+    ptx::forget(q_address);  // its descriptors
+    const ptx::Descriptor q(q_address, 0, 8 * kRowBytes);
+    const ptx::Descriptor k(ptx::shared_address(shared.keys[ring.stage()]), 0, 8 * kRowBytes);
 #pragma unroll
-      for (int step = 0; step < 4; ++step) {
-        const uint32_t offset = block * kBlockBytes + step * 32;
-        ptx::wgmma_m64n64k16(logits, q.at(offset), k.at(offset), 1);
+    for (int part = 0; part < kParts; ++part) {
+      ptx::mbarrier_wait(&shared.barriers.keys_full[ring.stage()][part], ring.parity());
+      ptx::wgmma_fence();
+#pragma unroll
+      for (int block = part * kPartBlocks; block < (part + 1) * kPartBlocks; ++block) {
+#pragma unroll
+        for (int step = 0; step < 4; ++step) {
+          const uint32_t offset = block * kBlockBytes + step * 32;
+          if (block < kQueryBlocks) {
+            ptx::wgmma_m64n64k16(logits, q.at(offset), k.at(offset), offset != 0);
+          } else {
+            ptx::wgmma_m64n64k16(logits, query.words[(block - kQueryBlocks) * 4 + step], k.at(offset));
+          }
+        }
       }
+      ptx::wgmma_commit();
     }
-    ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
     ptx::pin(logits);
   }
 
-  // logits[i] is row rows[i / 2 % 2], key i / 4 * 8 + lane % 4 * 2 + i % 2.
+  // logits[i] is head() + i / 2 % 2 * 8, key i / 4 * 8 + thread % 4 * 2 + i % 2.
   __device__ __forceinline__ void mask(float (&logits)[32]) const {
-    const uint2 valid = *reinterpret_cast<const uint2*>(shared.valid[ring.stage]);
+    const uint2 valid = *reinterpret_cast<const uint2*>(shared.valid[ring.stage()]);
     if ((valid.x & valid.y) == 0xffffffffu) return;
-    const uint2 mine = {valid.x >> (lane % 4 * 2), valid.y >> (lane % 4 * 2)};
+    uint2 mine = {valid.x >> (thread % 4 * 2), valid.y >> (thread % 4 * 2)};
+    ptx::forget(mine.x), ptx::forget(mine.y);  // sixteen shifted masks
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
       const uint32_t word = i < 16 ? mine.x : mine.y;
@@ -74,15 +87,15 @@ struct Scores {
       const float alpha = exp2_approx(m[r] - next);
       m[r] = next;
       sum[r] *= alpha;
-      if (lane % 4 == 0) shared.alpha[ring.stage][rows[r]] = alpha;
+      if (thread % 4 == 0) shared.alpha[ring.stage()][head() + r * 8] = alpha;
     }
   }
 
   // Probabilities: unrounded into the sum, rounded into shared memory.
   __device__ __forceinline__ void exponentiate(const float (&logits)[32], const float (&m)[2], float (&sum)[2]) const {
-    // Chunk j of a row lies at j ^ (row % 8), and rows[1] % 8 is rows[0] % 8.
+    // Chunk j of a row lies at j ^ (row % 8), and rows[1] % 8 is head() % 8.
     const uint32_t row =
-        ptx::shared_address(shared.p[ring.stage]) + rows[0] * kRowBytes + (rows[0] % 8) * 16 + lane % 4 * 4;
+        ptx::shared_address(shared.p[ring.stage()]) + head() * kRowBytes + (head() % 8) * 16 + thread % 4 * 4;
 #pragma unroll
     for (int i = 0; i < 32; i += 2) {
       const int r = i / 2 % 2;
@@ -93,56 +106,167 @@ struct Scores {
     }
   }
 
-  __device__ __forceinline__ void tile(const float (&scale)[2], float (&m)[2], float (&sum)[2]) {
-    float logits[32];
-#pragma unroll
-    for (int i = 0; i < 32; ++i) logits[i] = 0;
-    ptx::mbarrier_wait(&shared.keys_full[ring.stage], ring.parity);
-    multiply(logits);
+  __device__ __forceinline__ void softmax(float (&logits)[32], const float (&scale)[2], float (&m)[2],
+                                          float (&sum)[2]) const {
 #pragma unroll
     for (int i = 0; i < 32; ++i) logits[i] *= scale[i / 2 % 2];
     mask(logits);
     follow_maximum(logits, m, sum);
     exponentiate(logits, m, sum);
     ptx::fence_async_proxy();
-    ptx::mbarrier_arrive(&shared.p_full[ring.stage]);
-    ring.advance();
+    __syncwarp();
+    if (thread % 32 == 0) ptx::mbarrier_arrive(&shared.barriers.p_full[ring.stage()]);
   }
 
-  __device__ __forceinline__ void publish(const float (&m)[2], float (&sum)[2], uint32_t parity) const {
-    ptx::mbarrier_wait(&shared.stats_empty, parity ^ 1);
+  // The row's Q to where multiply finds it. scale: what q . k is multiplied by to be a base-2 logit.
+  __device__ __forceinline__ void prepare_query(const Row& row, int parity, const float* cos_sin, float (&scale)[2]) {
+    const int c = thread % 4;
+    if (cos_sin != nullptr && thread < format::kRopeDim / 4) {
+      ptx::copy_16_async(ptx::shared_address(&shared.rotation[parity][thread * 4]), cos_sin + thread * 4, true);
+    }
+    ptx::commit_copies();
+    float squares[2] = {0, 0};
+#pragma unroll 1
+    for (int half = 0; half < 2; ++half) {
+      query.fetch(p, row, head(), c, half);
+      if (p.q_norm != 0) query.square(squares);
+      if (half == 1 && cos_sin != nullptr) query.rotate(ptx::shared_address(shared.rotation[parity]), c);
+      query.arrange();
+      if (half == 1) break;
+      meet();  // all warps are done with the last row's Q
+      query.store(shared, head(), c);
+      ptx::wait_copies<0>();
+      ptx::fence_async_proxy();
+      meet();
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      scale[r] = p.logit_scale;
+      if (p.q_norm == 0) continue;
+      squares[r] += __shfl_xor_sync(~0u, squares[r], 1);
+      squares[r] += __shfl_xor_sync(~0u, squares[r], 2);
+      scale[r] *= rsqrtf(squares[r] * (1.0F / format::kHeadDim) + p.q_norm_eps);
+    }
+  }
+
+  __device__ __forceinline__ void publish(const Row& row, bool outside, const float (&m)[2], float (&sum)[2]) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       sum[r] += __shfl_xor_sync(~0u, sum[r], 1);
       sum[r] += __shfl_xor_sync(~0u, sum[r], 2);
-      if (lane % 4 == 0) {
-        shared.row_max[rows[r]] = m[r];
-        shared.row_sum[rows[r]] = sum[r];
+      if (thread % 4 != 0) continue;
+      if (row.ranks > 1) {
+        shared.row_max[head() + r * 8] = m[r];
+        shared.row_sum[head() + r * 8] = sum[r];
+      } else {
+        const int h = row.first_head + head() + r * 8;
+        shared.factor[head() + r * 8] = output_factor(p, outside, h, m[r], sum[r]);
+        store_lse(p, row.token, outside, h, m[r], sum[r]);
       }
     }
-    ptx::mbarrier_arrive(&shared.stats_full);
+  }
+
+  // The weights of a cluster's partial results, one thread a head; its loads are far apart and go out together.
+  __device__ __forceinline__ void weigh(const Row& row, bool outside) const {
+    ptx::cluster_arrive();
+    ptx::cluster_wait();  // all blocks have published
+    if (thread < kTileHeads) {
+      MergeTable& table = *reinterpret_cast<MergeTable*>(shared.q);
+      const uint32_t max_at = ptx::shared_address(&shared.row_max[thread]);
+      const uint32_t sum_at = ptx::shared_address(&shared.row_sum[thread]);
+      float maxima[plan::kMostClusterBlocks];
+      float sums[plan::kMostClusterBlocks];
+#pragma unroll
+      for (int other = 0; other < plan::kMostClusterBlocks; ++other) {
+        const int from = min(other, row.ranks - 1);
+        maxima[other] = ptx::load_cluster(ptx::cluster_address(max_at, from));
+        sums[other] = ptx::load_cluster(ptx::cluster_address(sum_at, from));
+      }
+      float m = kNoMaximum;
+#pragma unroll
+      for (int other = 0; other < plan::kMostClusterBlocks; ++other) m = fmaxf(m, maxima[other]);
+      float sum = 0;
+#pragma unroll
+      for (int other = 0; other < plan::kMostClusterBlocks; ++other) {
+        const float weight = other < row.ranks ? exp2_approx(maxima[other] - m) : 0;
+        sum += weight * sums[other];
+        table.weight[other][thread] = weight;
+      }
+      table.factor[thread] = output_factor(p, outside, row.first_head + thread, m, sum);
+      if (row.rank == 0) store_lse(p, row.token, outside, row.first_head + thread, m, sum);
+    }
+    ptx::cluster_arrive();  // the weights are there
+    ptx::cluster_wait();
+    ptx::cluster_leave();
+  }
+
+  // Asks for the lengths and the position of the index-th row.
+  __device__ __forceinline__ void request(const Row& row, int index) const {
+    ComingRow& coming = shared.coming[index & 1];
+    if (row.any() && thread < 2) {
+      const DecodeKeys& keys = p.keys[thread];
+      if (keys.lens == nullptr) {
+        coming.length[thread] = keys.width;
+      } else {
+        ptx::copy_4_async(ptx::shared_address(&coming.length[thread]), keys.lens + row.token * keys.lens_stride, true);
+      }
+    } else if (row.any() && thread == 2 && p.cos_sin != nullptr) {
+      const uint32_t to = ptx::shared_address(coming.position);
+      const int64_t at = row.token * p.positions_stride;
+      if (p.positions_64 != 0) {
+        ptx::copy_8_async(to, static_cast<const int64_t*>(p.positions) + at, true);
+      } else {
+        ptx::copy_4_async(to, static_cast<const int32_t*>(p.positions) + at, true);
+      }
+    }
+    ptx::commit_copies();
+  }
+
+  // How many tiles of the index-th row are this block's, when that has come; the values role is told.
+  __device__ __forceinline__ int begin_row(const Row& row, int index) const {
+    ptx::wait_copies<0>();
+    meet();
+    const int tiles = __shfl_sync(~0u, row.any() ? live_tiles(p, row, shared.coming[index & 1]) : 0, 0);
+    if (thread == 0) shared.tiles[index & 1] = tiles;
+    __syncwarp();
+    if (thread % 32 == 0) ptx::mbarrier_arrive(&shared.barriers.stats_full);
+    return tiles;
   }
 
   __device__ __forceinline__ void run() {
-    const QueryPart part(shared, thread);
-    const ComingRow first = load_row(p, 0);
-    ComingPosition position = load_position(p, first.token);
-    Row row = arrived(p, first);
-    if (row.any() && row.begin < row.end) fetch_query(p, part, row);
-    for (int index = 0; row.any(); ++index) {
-      const ComingRow coming = load_row(p, index + 1);
-      if (row.begin < row.end) arrange_query(p, shared, part, rotation_of(p, position));
-      position = load_position(p, coming.token);
-      ptx::named_barrier<1, kScoreThreads>();
-      const float scale[2] = {logit_scale(p, shared, rows[0]), logit_scale(p, shared, rows[1])};
+    Row row = row_at(p, 0);
+    request(row, 0);
+    int tiles = 0;
+#pragma unroll 1
+    for (int index = 0;; ++index) {
+      tiles = begin_row(row, index);
+      if (!row.any()) return;
+      float scale[2] = {0, 0};
+      if (tiles > 0) prepare_query(row, index & 1, rotation_of(p, shared.coming[index & 1]).cos_sin, scale);
+      ptx::forget(index), ptx::forget(thread);  // what follows from them needs no registers in between
+      row = row_at(p, index + 1);
+      request(row, index + 1);
+      if (row.any()) Query::prefetch(p, row, thread);
       float m[2] = {kNoMaximum, kNoMaximum};
       float sum[2] = {0, 0};
 #pragma unroll 1
-      for (int t = row.begin; t < row.end; t += row.ranks) tile(scale, m, sum);
-      ptx::named_barrier<1, kScoreThreads>();  // every warp is done with Q and its squares
-      row = arrived(p, coming);
-      if (row.any() && row.begin < row.end) fetch_query(p, part, row);
-      publish(m, sum, index & 1);
+      for (; tiles > 0; --tiles) {
+        ptx::forget(thread);
+        float logits[32];
+        multiply(logits);
+        softmax(logits, scale, m, sum);
+        ring.advance();
+      }
+      ptx::forget(index), ptx::forget(thread);
+      row = row_at(p, index);
+      const bool outside = rotation_of(p, shared.coming[index & 1]).outside;
+      ptx::mbarrier_wait(&shared.barriers.stats_empty, index & 1);  // the row before has ended
+      publish(row, outside, m, sum);
+      if (row.ranks > 1) {  // the last one
+        weigh(row, outside);
+        return;
+      }
+      row = row_at(p, index + 1);
     }
   }
 };
