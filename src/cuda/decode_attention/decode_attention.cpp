@@ -51,7 +51,8 @@ void set_query(DecodeParams& d, const megamla_decode_attention_params& p) {
   d.q_token_stride = p.q.stride[0];
   d.q_chunked = p.q_layout == MEGAMLA_Q_CHUNKED;
   d.q_head_stride = d.q_chunked != 0 ? format::kQChunkDims : p.q.stride[1];
-  d.q_chunk_stride = d.q_chunked != 0 ? format::q_chunked_index(p.q.shape[1], 0, format::kQChunkDims) : format::kQChunkDims;
+  d.q_chunk_stride =
+      d.q_chunked != 0 ? format::q_chunked_index(p.q.shape[1], 0, format::kQChunkDims) : format::kQChunkDims;
   d.q_norm = p.q_norm;
   d.q_norm_eps = p.q_norm_eps;
   d.logit_scale = p.softmax_scale * kLog2E * kKeyUnshift;

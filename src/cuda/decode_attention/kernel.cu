@@ -103,9 +103,15 @@ cudaError_t decode_attention_device(megamla_kv_format window, megamla_kv_format 
   if (error == cudaSuccess) {
     error = cudaDeviceGetAttribute(&device->blocks, cudaDevAttrMultiProcessorCount, current);
   }
+  if (error == cudaSuccess) error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
   for (int n = 2; n <= plan::kMostClusterBlocks && error == cudaSuccess; ++n) {
     const Launch launch(n, n, nullptr);
     error = cudaOccupancyMaxActiveClusters(&device->clusters[static_cast<size_t>(n)], kernel, &launch.config);
+    if (n > 8 && error != cudaSuccess) {  // a device need not have clusters of more
+      (void)cudaGetLastError();
+      error = cudaSuccess;
+      break;
+    }
   }
   if (error == cudaSuccess) known[{current, kernel}] = *device;
   return error;

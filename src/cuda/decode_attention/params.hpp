@@ -51,10 +51,10 @@ struct DecodeParams {
   const float* cos_sin;  // null: no rotation
   int64_t cos_sin_rows;
   int64_t cos_sin_stride;
-  DecodeKeys keys[2];  // window, compressed
+  DecodeKeys keys[2];    // window, compressed
   int32_t window_tiles;  // of the window list at its full width
   int32_t tiles;         // of both lists
-  const float* sink;   // null: none
+  const float* sink;     // null: none
   int64_t sink_stride;
   int32_t heads;  // of the buffers
   int32_t live_heads;

@@ -34,7 +34,7 @@ struct Producer {
   // The column that is copied next.
   struct Front {
     const uint8_t* data[kBatches];  // of this lane's piece
-    int bytes[kBatches];            // 16, or 0 for an entry that names no key: zeros come instead of a record
+    bool named[kBatches];           // false for an entry that names no key: zeros come instead of a record
     int columns = 0;                // left of the tile
     int list = 0;                   // next to be opened
     int opened = 0;
@@ -49,9 +49,7 @@ struct Producer {
         lane(thread % 32),
         warp(__shfl_sync(~0u, thread / 32, 0)) {}
 
-  __device__ __forceinline__ uint32_t ring_begin() const {
-    return ptx::shared_address(shared.raw[warp]) + lane * 16;
-  }
+  __device__ __forceinline__ uint32_t ring_begin() const { return ptx::shared_address(shared.raw[warp]) + lane * 16; }
   __device__ __forceinline__ static void advance(uint32_t& at, uint32_t begin) {
     at += kColumnBytes;
     if (at == begin + kColumns * kColumnBytes) at = begin;
@@ -94,46 +92,44 @@ struct Producer {
 
   // Finds the records of the next tile that is not beyond its list's length and copies their scales; false: no more.
   __device__ __forceinline__ bool open(Walk& walk, Front& front) const {
+    const int mine = lane % 16;  // of the warp's keys: this lane finds its record
     int source, count;
-    uint32_t slots[kBatches];
+    uint32_t slot;
     do {
       const int place = front.list % kLists;
       ptx::mbarrier_wait(&shared.lists_full[warp][place], front.list / kLists & 1);
       const TileList& list = shared.lists[warp][place];
-      source = list.source;
+      source = __shfl_sync(~0u, list.source, 0);
       if (source < 0) return false;
-      count = min(list.length, p.keys[source].width) - list.first;
-#pragma unroll
-      for (int b = 0; b < kBatches; ++b) slots[b] = static_cast<uint32_t>(list.slots[b * 8 + key]);
+      count = __shfl_sync(~0u, min(list.length, p.keys[source].width) - list.first, 0);
+      slot = static_cast<uint32_t>(list.slots[mine]);
       request(walk, (front.list + kLists - 1) % kLists);
       ++front.list;
     } while (count <= 0);
     const DecodeKeys& keys = p.keys[source];
-    uint32_t valid_keys = 0;
-#pragma unroll 1
+    const bool valid = (mine / 8 * kProducerWarps + warp) * 8 + mine % 8 < count && slot < keys.num_slots;
+    const uint32_t valid_keys = __ballot_sync(~0u, valid);
+    if (!valid) slot = 0;
+    const uint32_t page =
+        static_cast<uint32_t>((static_cast<uint64_t>(slot) * keys.division.multiplier) >> keys.division.shift);
+    const uint32_t in_page = slot - page * keys.page_size;
+    const uint8_t* begin = keys.cache + static_cast<int64_t>(page) * keys.page_stride;
+    const uint8_t* scale = begin + keys.scale_begin + static_cast<int64_t>(in_page) * keys.scale_step;
+    const uint32_t to = front.at - lane * 16 + mine / 8 * (kColumnBytes / kBatches) + mine % 8 * 16;
+    if (kSame || source == 0) {
+      copy_scales(First{}, to, scale, lane, valid);
+    } else {
+      copy_scales(Second{}, to, scale, lane, valid);
+    }
+    const uint8_t* data = begin + static_cast<int64_t>(in_page) * keys.data_step;
+#pragma unroll
     for (int b = 0; b < kBatches; ++b) {
-      uint32_t slot = b == 0 ? slots[0] : slots[1];
-      const bool valid = (b * kProducerWarps + warp) * 8 + key < count && slot < keys.num_slots;
-      if (!valid) slot = 0;
-      const uint32_t page =
-          static_cast<uint32_t>((static_cast<uint64_t>(slot) * keys.division.multiplier) >> keys.division.shift);
-      const uint32_t in_page = slot - page * keys.page_size;
-      const uint8_t* begin = keys.cache + static_cast<int64_t>(page) * keys.page_stride;
-      const uint8_t* scale = begin + keys.scale_begin + static_cast<int64_t>(in_page) * keys.scale_step;
-      if (kSame || source == 0) {
-        copy_scales(First{}, front.at - lane * 16 + b * 512, scale, key, part, valid);
-      } else {
-        copy_scales(Second{}, front.at - lane * 16 + b * 512, scale, key, part, valid);
-      }
-      valid_keys |= (__ballot_sync(~0u, valid) & 0xffu) << (b * 8);
-      // The second batch's numbers are found last: these move up.
-      front.data[0] = front.data[1];
-      front.bytes[0] = front.bytes[1];
-      front.data[1] = begin + static_cast<int64_t>(in_page) * keys.data_step + part * 16;
-      front.bytes[1] = valid ? 16 : 0;
+      const auto at = __shfl_sync(~0u, reinterpret_cast<unsigned long long>(data), b * 8 + key);
+      front.data[b] = reinterpret_cast<const uint8_t*>(at) + part * 16;
+      front.named[b] = (valid_keys >> (b * 8 + key) & 1) != 0;
     }
     static_assert(kBatches == 2);
-    if (lane == 0) shared.opened[warp][front.opened % kLists] = valid_keys | static_cast<uint32_t>(source) << 16;
+    if (lane == 0) shared.opened[warp][front.opened % kLists] = (valid_keys & 0xffffu) | source << 16;
     ++front.opened;
     front.columns = kSame || source == 0 ? Columns<First>::kCount : Columns<Second>::kCount;
     return true;
@@ -144,7 +140,7 @@ struct Producer {
     if (front.columns > 0) {
 #pragma unroll
       for (int b = 0; b < kBatches; ++b) {
-        ptx::copy_16_async(front.at + b * 512, front.data[b], front.bytes[b]);
+        ptx::copy_16_async(front.at + b * (kColumnBytes / kBatches), front.data[b], front.named[b]);
         front.data[b] += 64;
       }
       --front.columns;
@@ -208,9 +204,9 @@ struct Producer {
         source = static_cast<int>(opened >> 16);
 #pragma unroll
         for (int b = 0; b < kBatches; ++b) {
-          const uint32_t from = at - lane * 16 + b * 512;
-          scales[b] = kSame || source == 0 ? take_scales(First{}, from, key, part)
-                                           : take_scales(Second{}, from, key, part);
+          const uint32_t from = at - lane * 16 + b * (kColumnBytes / kBatches);
+          scales[b] =
+              kSame || source == 0 ? take_scales(First{}, from, key, part) : take_scales(Second{}, from, key, part);
         }
         ++widened;
         column = 0;
@@ -223,7 +219,7 @@ struct Producer {
       } else {
         uint4 piece[kBatches];
 #pragma unroll
-        for (int b = 0; b < kBatches; ++b) piece[b] = ptx::load_shared(at + b * 512);
+        for (int b = 0; b < kBatches; ++b) piece[b] = ptx::load_shared(at + b * (kColumnBytes / kBatches));
         if (kSame || source == 0) {
           widen_column<First>(piece, scales, ring, column);
         } else {

@@ -52,8 +52,8 @@ __device__ __forceinline__ void rotate_words(uint32_t (&words)[4], uint32_t cos_
   }
 }
 
-// 128 threads. As operands of wgmma want it, a thread has heads `head` and head + 8 of the tile, and of each group of 32
-// dims the 8 from 8 c on (c = lane % 4): they are its columns of the group's four chunks.
+// 128 threads. As operands of wgmma want it, a thread has heads `head` and head + 8 of the tile, and of each group of
+// 32 dims the 8 from 8 c on (c = lane % 4): they are its columns of the group's four chunks.
 struct Query {
   static constexpr int kGroups = format::kHeadDim / 32 / 2;  // of a half
   // First the words as they come, [group][row]; then the operands, [group * 2 + step of 16 columns].
@@ -108,7 +108,7 @@ struct Query {
       }
       words[g * 2][0] = u[0].x, words[g * 2][1] = u[1].x, words[g * 2][2] = u[0].y, words[g * 2][3] = u[1].y;
       words[g * 2 + 1][0] = u[0].z, words[g * 2 + 1][1] = u[1].z, words[g * 2 + 1][2] = u[0].w,
-      words[g * 2 + 1][3] = u[1].w;
+                    words[g * 2 + 1][3] = u[1].w;
     }
   }
 

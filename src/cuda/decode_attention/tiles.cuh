@@ -73,10 +73,10 @@ struct Shared {
   alignas(16) TileList lists[kProducerWarps][kLists];
   uint32_t opened[kProducerWarps][kLists];           // tiles whose records are on their way: source, valid keys
   alignas(8) uint8_t valid[kStages][kTileKeys / 8];  // bit k % 8 of byte k / 8
-  float alpha[kStages][kTileHeads];  // what the accumulators of a head are multiplied by before a tile
-  float row_max[kTileHeads];         // of a shared row
+  float alpha[kStages][kTileHeads];                  // what the accumulators of a head are multiplied by before a tile
+  float row_max[kTileHeads];                         // of a shared row
   float row_sum[kTileHeads];
-  float factor[kTileHeads];          // from accumulators to output; negative: zeros, whatever the accumulators are
+  float factor[kTileHeads];  // from accumulators to output; negative: zeros, whatever the accumulators are
   alignas(8) Barriers barriers;
   uint64_t lists_full[kProducerWarps][kLists];
 };
@@ -132,7 +132,9 @@ __device__ __forceinline__ Row row_at(const DecodeParams& p, int index) {
 
 // How many tiles of the row this block attends.
 __device__ __forceinline__ int live_tiles(const DecodeParams& p, const Row& row, const ComingRow& coming) {
-  const auto tiles = [&](int i) { return (min(max(coming.length[i], 0), p.keys[i].width) + kTileKeys - 1) / kTileKeys; };
+  const auto tiles = [&](int i) {
+    return (min(max(coming.length[i], 0), p.keys[i].width) + kTileKeys - 1) / kTileKeys;
+  };
   const int window = tiles(0);
   const int end = p.window_tiles + tiles(1);
   if (row.ranks == 1) return window + end - p.window_tiles;

@@ -116,9 +116,8 @@ struct Values {
         next_group(p, place);
       });
     } else {
-      for_groups<1>(o, [&](const float* group_o, int group) {
-        store_group_plain(token, group_o, factor, first, group);
-      });
+      for_groups<1>(o,
+                    [&](const float* group_o, int group) { store_group_plain(token, group_o, factor, first, group); });
     }
   }
 

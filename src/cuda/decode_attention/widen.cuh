@@ -93,18 +93,17 @@ struct Columns {
   static constexpr int kHalf = kCount / 2;  // fp8_584: 4
 };
 
-// The scales of 8 keys to `to`, 16 bytes a key and 128 bytes for a second 16 of each.
-__device__ __forceinline__ void copy_scales(format::Nvfp4_288, uint32_t to, const uint8_t* from, int key, int part,
-                                            bool valid) {
-  if (part < 2) ptx::copy_16_async(to + (part * 8 + key) * 16, from + part * 16, valid);
+// The scales of a warp's 16 keys into a column: 16 bytes a key, a batch after the other, 128 bytes on the next 16 of
+// each. `from` is those of key lane % 16, `to` where its first 16 bytes go.
+__device__ __forceinline__ void copy_scales(format::Nvfp4_288, uint32_t to, const uint8_t* from, int lane, bool valid) {
+  const int half = lane / 16;
+  ptx::copy_16_async(to + half * 128, from + half * 16, valid);
 }
-__device__ __forceinline__ void copy_scales(format::Fp8_528, uint32_t to, const uint8_t* from, int key, int part,
-                                            bool valid) {
-  if (part == 0) ptx::copy_16_async(to + key * 16, from, valid);
+__device__ __forceinline__ void copy_scales(format::Fp8_528, uint32_t to, const uint8_t* from, int lane, bool valid) {
+  if (lane < 16) ptx::copy_16_async(to, from, valid);
 }
-__device__ __forceinline__ void copy_scales(format::Fp8_584, uint32_t to, const uint8_t* from, int key, int part,
-                                            bool valid) {
-  if (part == 0) ptx::copy_8_async(to + key * 16, from, valid);
+__device__ __forceinline__ void copy_scales(format::Fp8_584, uint32_t to, const uint8_t* from, int lane, bool valid) {
+  if (lane < 16) ptx::copy_8_async(to, from, valid);
 }
 
 // Piece i of part p is scaled by the bytes 8 i + 2 p and 8 i + 2 p + 1.
@@ -145,8 +144,7 @@ __device__ __forceinline__ void widen(format::Nvfp4_288, uint4 piece, Scales& sc
 
 // 16 dims of e4m3: half of the chunks of group 2 i + part / 2.
 __device__ __forceinline__ void widen_e4m3_column(uint4 piece, uint32_t byte, uint32_t row, int key, int part, int i) {
-  const bool nan =
-      ((nan_bits(piece.x) | nan_bits(piece.y) | nan_bits(piece.z) | nan_bits(piece.w)) & 0x80808080u) != 0;
+  const bool nan = ((nan_bits(piece.x) | nan_bits(piece.y) | nan_bits(piece.z) | nan_bits(piece.w)) & 0x80808080u) != 0;
   const uint32_t factor = ue8m0_factor(byte, nan);
   const uint4 first = widen_e4m3(piece.x, piece.y, factor);
   const uint4 second = widen_e4m3(piece.z, piece.w, factor);

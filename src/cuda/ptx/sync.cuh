@@ -59,7 +59,9 @@ __device__ __forceinline__ uint32_t cluster_id() {
   return id;
 }
 // All threads of all blocks of the cluster.
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+__device__ __forceinline__ void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 // Likewise, for blocks that have only read from each other since.
 __device__ __forceinline__ void cluster_leave() {
