@@ -28,6 +28,7 @@ template <class First, class Second>
 __global__ void __launch_bounds__(kThreads, 1) decode_attention_kernel(const __grid_constant__ DecodeParams p) {
   extern __shared__ __align__(1024) uint8_t memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
+  trace(Trace::kStart);
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
   if (warp < kValueThreads / 32) {
     init_barriers(shared.barriers, threadIdx.x);

@@ -131,6 +131,7 @@ struct Producer {
     static_assert(kBatches == 2);
     if (lane == 0) shared.opened[warp][front.opened % kLists] = (valid_keys & 0xffffu) | source << 16;
     ++front.opened;
+    trace(Trace::kOpened);
     front.columns = kSame || source == 0 ? Columns<First>::kCount : Columns<Second>::kCount;
     return true;
   }
@@ -211,7 +212,9 @@ struct Producer {
         ++widened;
         column = 0;
         columns = kSame || source == 0 ? Columns<First>::kCount : Columns<Second>::kCount;
+        trace(Trace::kColumn);
         ptx::mbarrier_wait(&shared.barriers.keys_empty[ring.stage()][0], ring.parity() ^ 1);
+        trace(Trace::kFree);
         if (lane < kBatches) {
           shared.valid[ring.stage()][lane * kProducerWarps + warp] = static_cast<uint8_t>(opened >> (lane * 8));
         }
@@ -226,7 +229,10 @@ struct Producer {
           widen_column<Second>(piece, scales, ring, column);
         }
         ++column;
-        if (column == columns) ring.advance();
+        if (column == columns) {
+          ring.advance();
+          trace(Trace::kWidened);
+        }
       }
       advance(at, ring_begin());
     }

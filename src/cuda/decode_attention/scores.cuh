@@ -40,6 +40,7 @@ struct Scores {
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
       ptx::mbarrier_wait(&shared.barriers.keys_full[ring.stage()][part], ring.parity());
+      if (part == 0) trace(Trace::kKeys);
       ptx::wgmma_fence();
 #pragma unroll
       for (int block = part * kPartBlocks; block < (part + 1) * kPartBlocks; ++block) {
@@ -240,9 +241,11 @@ struct Scores {
 #pragma unroll 1
     for (int index = 0;; ++index) {
       tiles = begin_row(row, index);
+      trace(Trace::kRow);
       if (!row.any()) return;
       float scale[2] = {0, 0};
       if (tiles > 0) prepare_query(row, index & 1, rotation_of(p, shared.coming[index & 1]).cos_sin, scale);
+      trace(Trace::kQuery);
       ptx::forget(index), ptx::forget(thread);  // what follows from them needs no registers in between
       row = row_at(p, index + 1);
       request(row, index + 1);
@@ -254,14 +257,17 @@ struct Scores {
         ptx::forget(thread);
         float logits[32];
         multiply(logits);
+        trace(Trace::kScored);
         softmax(logits, scale, m, sum);
         ring.advance();
+        trace(Trace::kProbabilities);
       }
       ptx::forget(index), ptx::forget(thread);
       row = row_at(p, index);
       const bool outside = rotation_of(p, shared.coming[index & 1]).outside;
       ptx::mbarrier_wait(&shared.barriers.stats_empty, index & 1);  // the row before has ended
       publish(row, outside, m, sum);
+      trace(Trace::kPublished);
       if (row.ranks > 1) {  // the last one
         weigh(row, outside);
         return;

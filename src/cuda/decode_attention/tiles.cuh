@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "cuda/decode_attention/params.hpp"
+#include "cuda/decode_attention/trace.cuh"
 #include "cuda/ptx/sync.cuh"
 #include "format/kv_record.hpp"
 #include "plan/decode_split.hpp"

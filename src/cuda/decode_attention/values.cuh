@@ -22,6 +22,7 @@ struct Values {
 
   __device__ __forceinline__ void tile(float (&o)[kAccumulators]) {
     ptx::mbarrier_wait(&shared.barriers.p_full[ring.stage()], ring.parity());
+    trace(Trace::kTaken);
     const float alpha[2] = {shared.alpha[ring.stage()][head()], shared.alpha[ring.stage()][head() + 8]};
     if (__any_sync(~0u, alpha[0] != 1 || alpha[1] != 1)) {
 #pragma unroll
@@ -42,6 +43,7 @@ struct Values {
     ptx::pin(o);
     if (thread % 32 == 0) ptx::mbarrier_arrive(&shared.barriers.keys_empty[ring.stage()][warpgroup]);
     ring.advance();
+    trace(Trace::kSummed);
   }
 
   // Accumulators of one group and head head() + r * 8, in the order of their dims.
@@ -199,12 +201,16 @@ struct Values {
         ptx::cluster_wait();
         ptx::cluster_arrive();  // the partial O are there
         ptx::cluster_wait();
+        trace(Trace::kMet);
         merge(row.token, row.first_head, row.rank, row.ranks);
+        trace(Trace::kMerged);
         ptx::cluster_leave();  // and have been read
         return;
       }
       ptx::mbarrier_wait(&shared.barriers.stats_full, (index + 1) & 1);
+      trace(Trace::kFactors);
       if (any_live(row.first_head)) finish(row.token, row.first_head, o);
+      trace(Trace::kStored);
       row = row_at(p, index + 1);
       tiles = __shfl_sync(~0u, shared.tiles[(index + 1) & 1], 0);
       leave_stats();
