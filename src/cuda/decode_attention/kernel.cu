@@ -47,11 +47,10 @@ __global__ void __launch_bounds__(kThreads, 1) decode_attention_kernel(const __g
     ptx::give_registers<kProducerRegisters>();
     producer.run();
     if (shares_a_row(p)) {  // meets the other roles where they merge
-      ptx::cluster_arrive();
-      ptx::cluster_wait();
-      ptx::cluster_arrive();
-      ptx::cluster_wait();
-      ptx::cluster_leave();
+      for (int meeting = 0; meeting < kMeetings; ++meeting) {
+        ptx::cluster_arrive_plain();
+        ptx::cluster_wait();
+      }
     }
   }
 }

@@ -63,9 +63,10 @@ __device__ __forceinline__ PairPlace eight_heads_on(const DecodeParams& p, const
 // 8 dims of a head, cast together with those of the 3 other lanes that hold the group.
 __device__ __forceinline__ void store_pair(const PairPlace& place, const float (&x)[8], OutputFactor factor, bool live,
                                            int c) {
-  float amax = 0;
+  float larger[4];
 #pragma unroll
-  for (int i = 0; i < 8; ++i) amax = fmaxf(amax, fabsf(x[i]));
+  for (int i = 0; i < 4; ++i) larger[i] = fmaxf(fabsf(x[i]), fabsf(x[4 + i]));
+  float amax = fmaxf(fmaxf(larger[0], larger[1]), fmaxf(larger[2], larger[3]));
   amax = fmaxf(amax, __shfl_xor_sync(~0u, amax, 1));
   amax = fmaxf(amax, __shfl_xor_sync(~0u, amax, 2));
   const int e = format::output_group_exponent(amax * factor.value);

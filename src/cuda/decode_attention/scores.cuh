@@ -196,9 +196,12 @@ struct Scores {
       table.factor[thread] = output_factor(p, outside, row.first_head + thread, m, sum);
       if (row.rank == 0) store_lse(p, row.token, outside, row.first_head + thread, m, sum);
     }
-    ptx::cluster_arrive();  // the weights are there
-    ptx::cluster_wait();
-    ptx::cluster_leave();
+    __syncwarp();
+    if (thread % 32 == 0) ptx::mbarrier_arrive(&shared.barriers.stats_full);
+    for (int meeting = 1; meeting < kMeetings; ++meeting) {
+      ptx::cluster_arrive_plain();
+      ptx::cluster_wait();
+    }
   }
 
   // Asks for the lengths and the position of the index-th row.

@@ -84,6 +84,9 @@ struct Shared {
 static_assert(sizeof(Shared) <= 232448);
 constexpr int kSharedBytes = sizeof(Shared);
 
+// How often all threads of a cluster meet at the end of a shared row: maxima and sums are there, partial O are there,
+// and have been read.
+constexpr int kMeetings = 3;
 // Weights of the blocks' partial results, then the factor of their sum.
 struct MergeTable {
   float weight[plan::kMostClusterBlocks][kTileHeads];

@@ -186,7 +186,7 @@ struct Values {
     leave_stats();
 #pragma unroll 1
     for (int index = 0; row.any(); ++index) {
-      if (row.ranks > 1) ptx::cluster_arrive();  // the scores role waits there, with what it published
+      if (row.ranks > 1) ptx::cluster_arrive_plain();  // the scores role waits there, with what it published
       float o[kAccumulators];
 #pragma unroll
       for (int i = 0; i < kAccumulators; ++i) o[i] = 0;
@@ -201,10 +201,12 @@ struct Values {
         ptx::cluster_wait();
         ptx::cluster_arrive();  // the partial O are there
         ptx::cluster_wait();
+        ptx::mbarrier_wait(&shared.barriers.stats_full, (index + 1) & 1);  // and the weights
         trace(Trace::kMet);
         merge(row.token, row.first_head, row.rank, row.ranks);
         trace(Trace::kMerged);
-        ptx::cluster_leave();  // and have been read
+        ptx::cluster_arrive_plain();  // and have been read
+        ptx::cluster_wait();
         return;
       }
       ptx::mbarrier_wait(&shared.barriers.stats_full, (index + 1) & 1);

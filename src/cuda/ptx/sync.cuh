@@ -58,15 +58,15 @@ __device__ __forceinline__ uint32_t cluster_id() {
   asm volatile("mov.u32 %0, %%clusterid.x;" : "=r"(id));
   return id;
 }
-// All threads of all blocks of the cluster.
+// All threads of all blocks of the cluster arrive, then wait. The plain arrival hands nothing over, and need not wait
+// for what the thread has written.
 __device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
-__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-// Likewise, for blocks that have only read from each other since.
-__device__ __forceinline__ void cluster_leave() {
-  asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+__device__ __forceinline__ void cluster_arrive_plain() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 // The same shared-memory address in block `rank` of the cluster.
 __device__ __forceinline__ uint32_t cluster_address(uint32_t address, uint32_t rank) {
   uint32_t remote;
