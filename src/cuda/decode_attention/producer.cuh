@@ -153,7 +153,7 @@ struct Producer {
   }
 
   __device__ __forceinline__ void hand_over(int stage, int tile_part) const {
-    ptx::fence_async_proxy();
+    if (!kReadersFence) ptx::fence_async_proxy();
     __syncwarp();
     if (lane == 0) ptx::mbarrier_arrive(&shared.barriers.keys_full[stage][tile_part]);
   }

@@ -40,6 +40,7 @@ struct Scores {
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
       ptx::mbarrier_wait(&shared.barriers.keys_full[ring.stage()][part], ring.parity());
+      if (kReadersFence) ptx::fence_async_proxy();
       if (part == 0) trace(Trace::kKeys);
       ptx::wgmma_fence();
 #pragma unroll
@@ -115,8 +116,6 @@ struct Scores {
     follow_maximum(logits, m, sum);
     exponentiate(logits, m, sum);
     ptx::fence_async_proxy();
-    __syncwarp();
-    if (thread % 32 == 0) ptx::mbarrier_arrive(&shared.barriers.p_full[ring.stage()]);
   }
 
   // The row's Q to where multiply finds it. scale: what q . k is multiplied by to be a base-2 logit.
@@ -249,6 +248,7 @@ struct Scores {
       float scale[2] = {0, 0};
       if (tiles > 0) prepare_query(row, index & 1, rotation_of(p, shared.coming[index & 1]).cos_sin, scale);
       trace(Trace::kQuery);
+      const bool live = row.first_head + __shfl_sync(~0u, head(), 0) < p.live_heads;  // the warp has a head
       ptx::forget(index), ptx::forget(thread);  // what follows from them needs no registers in between
       row = row_at(p, index + 1);
       request(row, index + 1);
@@ -261,7 +261,9 @@ struct Scores {
         float logits[32];
         multiply(logits);
         trace(Trace::kScored);
-        softmax(logits, scale, m, sum);
+        if (live) softmax(logits, scale, m, sum);
+        __syncwarp();
+        if (thread % 32 == 0) ptx::mbarrier_arrive(&shared.barriers.p_full[ring.stage()]);
         ring.advance();
         trace(Trace::kProbabilities);
       }

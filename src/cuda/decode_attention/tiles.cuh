@@ -33,6 +33,14 @@ constexpr int kColumns = 11;
 constexpr int kColumnBytes = kBatches * 32 * 16;
 constexpr int kLists = 4;  // tiles whose slots a producer warp holds or waits for
 
+// Key tiles are written by ordinary stores and read by the tensor cores: the writers fence, once a part. With
+// MEGAMLA_DECODE_READERS_FENCE the readers do instead; writers have copies under way that a fence might wait for.
+#ifdef MEGAMLA_DECODE_READERS_FENCE
+constexpr bool kReadersFence = true;
+#else
+constexpr bool kReadersFence = false;
+#endif
+
 constexpr float kNoMaximum = -1e30F;
 
 // Inside each group of 32 dims, for Q, keys and so for the columns of O: 16-byte chunk i holds the dims

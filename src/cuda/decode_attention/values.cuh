@@ -22,6 +22,7 @@ struct Values {
 
   __device__ __forceinline__ void tile(float (&o)[kAccumulators]) {
     ptx::mbarrier_wait(&shared.barriers.p_full[ring.stage()], ring.parity());
+    if (kReadersFence) ptx::fence_async_proxy();
     trace(Trace::kTaken);
     const float alpha[2] = {shared.alpha[ring.stage()][head()], shared.alpha[ring.stage()][head() + 8]};
     if (__any_sync(~0u, alpha[0] != 1 || alpha[1] != 1)) {
