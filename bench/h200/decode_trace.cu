@@ -1,8 +1,8 @@
-// Where the clocks of decode_attention go: decode_trace [T,T,..] [HEADS] [TOPK] [nvfp4|fp8_528|fp8_584]
+// Where the clocks of decode_attention go: decode_trace [T,T,..] [HEADS] [TOPK] [nvfp4|fp8_528|fp8_584] [MB of records]
 //
-// Runs the kernel with its trace on, on random slots of 3 GB of records, and prints for each role how long it is from
-// one event to the next (count, mean, least, most; clocks), and when events happen first after a block's start. The
-// README of src/cuda/decode_attention says what is expected.
+// Runs the kernel with its trace on, on random slots of 3000 MB of records, and prints for each role how long it is
+// from one event to the next (count, mean, least, most; clocks), and when events happen first after a block's start.
+// The README of src/cuda/decode_attention says what is expected.
 #define MEGAMLA_DECODE_TRACE
 #include <algorithm>
 #include <array>
@@ -73,6 +73,10 @@ megamla_kv_cache make_pool(megamla_kv_format kind, int64_t bytes) {
                               kPage * format::data_bytes(kind), kind == MEGAMLA_KV_NVFP4_288 ? 0x38 : 120);
   must(cudaDeviceSynchronize(), "fill_records");
   return c;
+}
+
+__global__ void clear_logs() {
+  for (auto& count : trace_logs[blockIdx.x].count) count = 0;
 }
 
 struct Sums {
@@ -151,6 +155,7 @@ void trace_step(int64_t tokens, int64_t heads, int64_t topk, const megamla_kv_ca
   // The last run counts; before each, other bytes take the L2.
   for (int i = 0; i < 3; ++i) {
     must(cudaMemset(l2, i, size_t{128} << 20), "cudaMemset");
+    clear_logs<<<256, 1>>>();
     if (const Status s = decode_attention(p, exec); !s.ok()) {
       std::fprintf(stderr, "%s\n", s.message().c_str());
       std::exit(1);
@@ -181,8 +186,9 @@ int main(int argc, char** argv) {
                                    : kind == "fp8_584" ? MEGAMLA_KV_FP8_584
                                                        : MEGAMLA_KV_FP8_528;
   const megamla_kv_format first = second == MEGAMLA_KV_FP8_584 ? second : MEGAMLA_KV_FP8_528;
-  const megamla_kv_cache window = cuda::make_pool(first, int64_t{1} << 30);
-  const megamla_kv_cache compressed = cuda::make_pool(second, int64_t{2} << 30);
+  const int64_t bytes = (argc > 5 ? std::atoll(argv[5]) : 3000) * 1000000;
+  const megamla_kv_cache window = cuda::make_pool(first, bytes / 3);
+  const megamla_kv_cache compressed = cuda::make_pool(second, bytes / 3 * 2);
   for (size_t at = 0; at < tokens.size();) {
     const size_t end = std::min(tokens.find(',', at), tokens.size());
     cuda::trace_step(std::atoll(tokens.substr(at, end - at).c_str()), heads, topk, window, compressed);

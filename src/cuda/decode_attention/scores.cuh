@@ -239,6 +239,7 @@ struct Scores {
   __device__ __forceinline__ void run() {
     Row row = row_at(p, 0);
     request(row, 0);
+    if (row.any()) Query::prefetch(p, row, thread);
     int tiles = 0;
 #pragma unroll 1
     for (int index = 0;; ++index) {
