@@ -101,7 +101,7 @@ struct Producer {
       const TileList& list = shared.lists[warp][place];
       source = __shfl_sync(~0u, list.source, 0);
       if (source < 0) return false;
-      count = __shfl_sync(~0u, min(list.length, p.keys[source].width) - list.first, 0);
+      count = __shfl_sync(~0u, min(max(list.length, 0), p.keys[source].width) - list.first, 0);
       slot = static_cast<uint32_t>(list.slots[mine]);
       request(walk, (front.list + kLists - 1) % kLists);
       ++front.list;
