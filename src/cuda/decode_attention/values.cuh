@@ -125,16 +125,50 @@ struct Values {
   }
 
   // Blocks of a cluster leave their partial O in their key stages; each then merges every ranks-th group of 32 dims,
-  // rank after rank.
+  // rank after rank. What becomes e4m3 crosses the cluster as bf16: half the bytes, of what takes longest here.
+  template <bool kPacked>
+  static constexpr int kVectors = kPacked ? 2 : 4;  // 16 bytes, of a group's 16 accumulators
+  template <bool kPacked>
   __device__ __forceinline__ void leave_partial(const float (&o)[kAccumulators]) {
     ptx::named_barrier<2, kValueThreads>();  // both warpgroups are done with the stages
-    float4* partial = reinterpret_cast<float4*>(shared.keys);
+    const uint32_t partial = ptx::shared_address(shared.keys) + thread * 16;
 #pragma unroll
-    for (int i = 0; i < kAccumulators; i += 4) {
-      partial[i / 4 * kValueThreads + thread] = {o[i], o[i + 1], o[i + 2], o[i + 3]};
+    for (int i = 0; i < 8 * kVectors<kPacked>; ++i) {
+      uint4 v;
+      if (kPacked) {
+        const float* x = o + i * 8;
+        v = {pack_bf16(x[0], x[1]), pack_bf16(x[2], x[3]), pack_bf16(x[4], x[5]), pack_bf16(x[6], x[7])};
+      } else {
+        const float* x = o + i * 4;
+        v = {__float_as_uint(x[0]), __float_as_uint(x[1]), __float_as_uint(x[2]), __float_as_uint(x[3])};
+      }
+      ptx::store_shared(partial + i * (kValueThreads * 16), v);
     }
   }
 
+  // v += a rank's accumulators of a group, weighted by head.
+  __device__ __forceinline__ static void add_partial(const uint4 (&u)[4], const float (&weight)[2], float (&v)[16]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      v[i * 4] += weight[0] * __uint_as_float(u[i].x);
+      v[i * 4 + 1] += weight[0] * __uint_as_float(u[i].y);
+      v[i * 4 + 2] += weight[1] * __uint_as_float(u[i].z);
+      v[i * 4 + 3] += weight[1] * __uint_as_float(u[i].w);
+    }
+  }
+  __device__ __forceinline__ static void add_partial(const uint4 (&u)[2], const float (&weight)[2], float (&v)[16]) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const uint32_t words[4] = {u[i].x, u[i].y, u[i].z, u[i].w};
+#pragma unroll
+      for (int w = 0; w < 4; ++w) {
+        v[i * 8 + w * 2] += weight[w % 2] * bf16_low(words[w]);
+        v[i * 8 + w * 2 + 1] += weight[w % 2] * bf16_high(words[w]);
+      }
+    }
+  }
+
+  template <bool kPacked>
   __device__ __forceinline__ void merge(int token, int first_head, int rank, int ranks) {
     const MergeTable& table = *reinterpret_cast<const MergeTable*>(shared.q);
     const OutputFactor factor[2] = {OutputFactor(table.factor[head()]), OutputFactor(table.factor[head() + 8])};
@@ -142,38 +176,47 @@ struct Values {
 #pragma unroll 1
     for (int g = rank; g < 8; g += ranks) {
       float v[16] = {};
-      constexpr int kTogether = 4;
+      constexpr int kTogether = kPacked ? 8 : 4;
 #pragma unroll 1
       for (int first = 0; first < ranks; first += kTogether) {
-        float4 u[kTogether][4];
+        uint4 u[kTogether][kVectors<kPacked>];
 #pragma unroll
         for (int k = 0; k < kTogether; ++k) {
           const int other = min(first + k, ranks - 1);
-          const uint32_t from = ptx::cluster_address(partial + g * 4 * kValueThreads * 16, other);
+          const uint32_t from = ptx::cluster_address(partial + g * kVectors<kPacked> * (kValueThreads * 16), other);
 #pragma unroll
-          for (int i = 0; i < 4; ++i) u[k][i] = ptx::load_cluster_4(from + i * kValueThreads * 16);
+          for (int i = 0; i < kVectors<kPacked>; ++i) u[k][i] = ptx::load_cluster_16(from + i * (kValueThreads * 16));
         }
 #pragma unroll
         for (int k = 0; k < kTogether; ++k) {
           if (first + k >= ranks) break;
           const float weight[2] = {table.weight[first + k][head()], table.weight[first + k][head() + 8]};
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            v[i * 4] += weight[0] * u[k][i].x;
-            v[i * 4 + 1] += weight[0] * u[k][i].y;
-            v[i * 4 + 2] += weight[1] * u[k][i].z;
-            v[i * 4 + 3] += weight[1] * u[k][i].w;
-          }
+          add_partial(u[k], weight, v);
         }
       }
       const int group = warpgroup * 8 + g;
       const int first = first_head + head();
-      if (p.output == MEGAMLA_OUTPUT_FP8_PAIR) {
+      if (kPacked) {
         store_group_pair(pair_place(p, token, first, group, thread % 4), v, factor, first);
       } else {
         store_group_plain(token, v, factor, first, group);
       }
     }
+  }
+
+  // The end of a row that the blocks of a cluster share; `weighed` is the phase of stats_full that brings the weights.
+  template <bool kPacked>
+  __device__ __forceinline__ void finish_shared(const Row& row, const float (&o)[kAccumulators], uint32_t weighed) {
+    leave_partial<kPacked>(o);
+    ptx::cluster_wait();
+    ptx::cluster_arrive();  // the partial O are there
+    ptx::cluster_wait();
+    ptx::mbarrier_wait(&shared.barriers.stats_full, weighed);
+    trace(Trace::kMet);
+    merge<kPacked>(row.token, row.first_head, row.rank, row.ranks);
+    trace(Trace::kMerged);
+    ptx::cluster_arrive_plain();  // and have been read
+    ptx::cluster_wait();
   }
 
   __device__ __forceinline__ void leave_stats() const {
@@ -198,16 +241,11 @@ struct Values {
       ptx::forget(index), ptx::forget(thread);  // the row needs no registers meanwhile
       row = row_at(p, index);
       if (row.ranks > 1) {  // the last one
-        leave_partial(o);
-        ptx::cluster_wait();
-        ptx::cluster_arrive();  // the partial O are there
-        ptx::cluster_wait();
-        ptx::mbarrier_wait(&shared.barriers.stats_full, (index + 1) & 1);  // and the weights
-        trace(Trace::kMet);
-        merge(row.token, row.first_head, row.rank, row.ranks);
-        trace(Trace::kMerged);
-        ptx::cluster_arrive_plain();  // and have been read
-        ptx::cluster_wait();
+        if (p.output == MEGAMLA_OUTPUT_FP8_PAIR) {
+          finish_shared<true>(row, o, (index + 1) & 1);
+        } else {
+          finish_shared<false>(row, o, (index + 1) & 1);
+        }
         return;
       }
       ptx::mbarrier_wait(&shared.barriers.stats_full, (index + 1) & 1);
