@@ -195,9 +195,14 @@ struct Producer {
     int widened = 0;
 #pragma unroll 1
     for (int step = 0;; ++step) {
-      copy_column(walk, front);
+      uint4 piece[kBatches] = {};
+      if (step >= kAhead) {
+        ptx::wait_copies<kAhead - 1>();
+#pragma unroll
+        for (int b = 0; b < kBatches; ++b) piece[b] = ptx::load_shared(at + b * (kColumnBytes / kBatches));
+      }
+      copy_column(walk, front);  // while the piece is on its way
       if (step < kAhead) continue;
-      ptx::wait_copies<kAhead>();
       if (column == columns) {
         __syncwarp();  // the scales and `opened` come from other lanes
         if (widened == front.opened) return;
@@ -220,9 +225,6 @@ struct Producer {
         }
         __syncwarp();  // their places are free for copies
       } else {
-        uint4 piece[kBatches];
-#pragma unroll
-        for (int b = 0; b < kBatches; ++b) piece[b] = ptx::load_shared(at + b * (kColumnBytes / kBatches));
         if (kSame || source == 0) {
           widen_column<First>(piece, scales, ring, column);
         } else {
