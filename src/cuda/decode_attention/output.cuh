@@ -94,8 +94,8 @@ __device__ __forceinline__ void store_plain(const DecodeParams& p, int token, in
   }
 }
 
-// Sum without sink -> factor of the accumulators; m in base-2 units. Negative: zeros, whatever the accumulators are; for
-// a row without a key, and for a position outside the table.
+// Sum without sink -> factor of the accumulators; m in base-2 units. Negative: zeros, whatever the accumulators are;
+// for a row without a key, and for a position outside the table.
 __device__ __forceinline__ float output_factor(const DecodeParams& p, bool outside, int head, float m, float sum) {
   if (sum == 0 || outside) return -1;
   float total = sum;

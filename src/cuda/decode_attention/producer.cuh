@@ -90,23 +90,10 @@ struct Producer {
     ptx::arrive_after_copies(&shared.lists_full[warp][place]);
   }
 
-  // Finds the records of the next tile that is not beyond its list's length and copies their scales; false: no more.
-  __device__ __forceinline__ bool open(Walk& walk, Front& front) const {
-    const int mine = lane % 16;  // of the warp's keys: this lane finds its record
-    int source, count;
-    uint32_t slot;
-    do {
-      const int place = front.list % kLists;
-      ptx::mbarrier_wait(&shared.lists_full[warp][place], front.list / kLists & 1);
-      const TileList& list = shared.lists[warp][place];
-      source = __shfl_sync(~0u, list.source, 0);
-      if (source < 0) return false;
-      count = __shfl_sync(~0u, min(max(list.length, 0), p.keys[source].width) - list.first, 0);
-      slot = static_cast<uint32_t>(list.slots[mine]);
-      request(walk, (front.list + kLists - 1) % kLists);
-      ++front.list;
-    } while (count <= 0);
+  // Finds the records of a tile's `count` keys, this lane that of the warp's key lane % 16, and copies their scales.
+  __device__ __forceinline__ void locate(Front& front, uint32_t slot, int source, int count) const {
     const DecodeKeys& keys = p.keys[source];
+    const int mine = lane % 16;
     const bool valid = (mine / 8 * kProducerWarps + warp) * 8 + mine % 8 < count && slot < keys.num_slots;
     const uint32_t valid_keys = __ballot_sync(~0u, valid);
     if (!valid) slot = 0;
@@ -133,7 +120,23 @@ struct Producer {
     ++front.opened;
     trace(Trace::kOpened);
     front.columns = kSame || source == 0 ? Columns<First>::kCount : Columns<Second>::kCount;
-    return true;
+  }
+
+  // Opens the next tile that is not beyond its list's length; false: no more.
+  __device__ __forceinline__ bool open(Walk& walk, Front& front) const {
+    for (;;) {
+      const int place = front.list % kLists;
+      ptx::mbarrier_wait(&shared.lists_full[warp][place], front.list / kLists & 1);
+      const TileList& list = shared.lists[warp][place];
+      const int source = __shfl_sync(~0u, list.source, 0);
+      if (source < 0) return false;
+      const int count = __shfl_sync(~0u, min(max(list.length, 0), p.keys[source].width) - list.first, 0);
+      const auto slot = static_cast<uint32_t>(list.slots[lane % 16]);
+      if (count > 0) locate(front, slot, source, count);
+      request(walk, (front.list + kLists - 1) % kLists);  // the place that was read the last time
+      ++front.list;
+      if (count > 0) return true;
+    }
   }
 
   // Copies one column, or nothing after the last tile; a group of copies either way.
@@ -170,8 +173,8 @@ struct Producer {
     for (int b = 0; b < kBatches; ++b) {
       widen(Record{}, piece[b], scales[b], row + b * kProducerWarps * 8 * kRowBytes, key, part, column);
     }
-    const int done = part_completed(Record{}, column);
-    if (done >= 0) hand_over(ring.stage(), done);
+    const int dims = dims_after(Record{}, column);
+    if (dims % kPartDims == 0) hand_over(ring.stage(), dims / kPartDims - 1);
   }
 
   Walk walk;

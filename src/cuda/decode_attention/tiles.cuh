@@ -25,8 +25,13 @@ constexpr int kBlocks = format::kHeadDim / 64;
 constexpr int kTileBytes = kBlocks * kBlockBytes;
 constexpr int kQueryBlocks = kBlocks / 2;  // of Q in shared memory; the other dims are in the scores role's registers
 // A key tile is handed to the scores role in parts: Q K^T of the first dims runs while the last ones are widened.
-constexpr int kParts = 4;
+#ifndef MEGAMLA_DECODE_PARTS
+#define MEGAMLA_DECODE_PARTS 4
+#endif
+constexpr int kParts = MEGAMLA_DECODE_PARTS;
+constexpr int kPartDims = format::kHeadDim / kParts;
 constexpr int kPartBlocks = kBlocks / kParts;
+static_assert(kPartDims % 128 == 0);
 // Raw records on their way: per producer warp a ring of columns, each 64 bytes of the warp's 16 records of a tile (or
 // their scales).
 constexpr int kColumns = 11;

@@ -85,8 +85,7 @@ struct Scales {
   }
 };
 
-// A format's way through the ring: kCount data columns after one of scales. `ends_part` tells whether column i is the
-// last of a part of the tile (128 dims); kHalf is the first of dims 256 on.
+// A format's way through the ring: kCount data columns after one of scales; kHalf is the first of dims 256 on.
 template <class Record>
 struct Columns {
   static constexpr int kCount = Record::kDataBytes / 64;
@@ -175,12 +174,12 @@ __device__ __forceinline__ void widen(format::Fp8_584, uint4 piece, Scales& scal
   ptx::store_shared(at ^ 0x30, multiply_bf16x2(pairs.w, kFactor));
 }
 
-// The part of the tile that column i completes, or -1.
-__device__ __forceinline__ int part_completed(format::Nvfp4_288, int i) { return i; }
-__device__ __forceinline__ int part_completed(format::Fp8_528, int i) { return i % 2 == 1 ? i / 2 : -1; }
-__device__ __forceinline__ int part_completed(format::Fp8_584, int i) {
-  return i == 8 ? 3 : i % 2 == 1 && i < 7 ? i / 2 : -1;
+// Dims that are widened after column i.
+__device__ __forceinline__ int dims_after(format::Nvfp4_288, int i) { return (i + 1) * 128; }
+__device__ __forceinline__ int dims_after(format::Fp8_528, int i) { return (i + 1) * 64; }
+__device__ __forceinline__ int dims_after(format::Fp8_584, int i) {
+  return i < format::Fp8_584::kScaleGroups ? (i + 1) * 64 : format::kNopeDim + (i - 6) * 32;
 }
-static_assert(kParts == 4);
+static_assert(format::Fp8_584::kScaleGroups == 7);
 
 }  // namespace megamla::cuda
