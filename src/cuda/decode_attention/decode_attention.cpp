@@ -1,6 +1,7 @@
 #include "cuda/decode_attention/decode_attention.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/tensor.hpp"
 #include "cuda/decode_attention/kernel.hpp"
@@ -55,7 +56,9 @@ void set_query(DecodeParams& d, const megamla_decode_attention_params& p) {
       d.q_chunked != 0 ? format::q_chunked_index(p.q.shape[1], 0, format::kQChunkDims) : format::kQChunkDims;
   d.q_norm = p.q_norm;
   d.q_norm_eps = p.q_norm_eps;
-  d.logit_scale = p.softmax_scale * kLog2E * kKeyUnshift;
+  // Not 0: masked logits are -infinity before they are scaled.
+  d.logit_scale = std::max(std::abs(p.softmax_scale) * kLog2E * kKeyUnshift, 1e-30F);
+  d.q_negative = p.softmax_scale < 0;
   d.heads = static_cast<int32_t>(p.q.shape[1]);
   d.live_heads = p.live_heads == 0 ? d.heads : static_cast<int32_t>(p.live_heads);
   d.head_tiles_log = d.live_heads > kTileHeads ? 1 : 0;  // at most 128 heads

@@ -44,7 +44,8 @@ struct DecodeParams {
   int32_t q_chunked;
   int32_t q_norm;
   float q_norm_eps;
-  float logit_scale;  // to base-2 units
+  float logit_scale;   // positive, to base-2 units
+  int32_t q_negative;  // the softmax scale is
   const void* positions;
   int64_t positions_stride;
   int32_t positions_64;

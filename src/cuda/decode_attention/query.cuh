@@ -76,6 +76,15 @@ struct Query {
     }
   }
 
+  // A negative softmax scale is Q's sign here: the scale is positive.
+  __device__ __forceinline__ void negate() {
+#pragma unroll
+    for (int i = 0; i < kGroups * 2; ++i) {
+#pragma unroll
+      for (int w = 0; w < 4; ++w) words[i][w] ^= 0x80008000u;
+    }
+  }
+
   __device__ __forceinline__ void square(float (&sums)[2]) const {
 #pragma unroll
     for (int i = 0; i < kGroups * 2; ++i) {

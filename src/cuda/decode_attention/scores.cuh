@@ -8,9 +8,11 @@
 
 namespace megamla::cuda {
 
-// The running maximum follows the logits only when they exceed it by so many powers of two: probabilities stay below
-// 2^8, and most tiles leave the accumulators as they are.
-constexpr float kMaximumSlack = 8;
+// The running maximum of a head is an earlier tile's until probabilities add up to more than this, in one thread's 16
+// of a tile: most tiles need no maximum, and leave the accumulators as they are. Some probability is then above 2^8, so
+// that the maximum moves by more than its slack.
+constexpr float kMostSum = 4096;
+constexpr float kMaximumSlack = 6;
 
 __device__ __forceinline__ float exp2_approx(float x) {
   float y;
@@ -74,47 +76,68 @@ struct Scores {
     }
   }
 
-  // Maxima of the tile move the running ones; the factor of what was summed before goes to the values role.
-  __device__ __forceinline__ void follow_maximum(const float (&logits)[32], float (&m)[2], float (&sum)[2]) const {
+  // Probabilities: unrounded into the tile's sum, rounded into shared memory.
+  __device__ __forceinline__ void exponentiate(const float (&logits)[32], const float (&scale)[2], const float (&m)[2],
+                                               float (&sum)[2]) const {
+    // As stmatrix takes them: lane l gives a row of matrix l / 8, which are those of heads 0 .. 7 and 8 .. 15 of the
+    // warp at one chunk of 8 keys, then at the next. Chunk j of a row lies at j ^ (row % 8).
+    const int lane = thread % 32;
+    const uint32_t at = ptx::shared_address(shared.p[ring.stage()]) +
+                        (thread / 32 * 16 + lane / 8 % 2 * 8 + lane % 8) * kRowBytes + ((lane / 16 ^ lane % 8) << 4);
+    sum[0] = sum[1] = 0;
+#pragma unroll
+    for (int pair = 0; pair < 4; ++pair) {
+      uint32_t p_words[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int r = i % 2;
+        const float low = exp2_approx(fmaf(logits[pair * 8 + i * 2], scale[r], -m[r]));
+        const float high = exp2_approx(fmaf(logits[pair * 8 + i * 2 + 1], scale[r], -m[r]));
+        sum[r] += low + high;
+        p_words[i] = pack_bf16(low, high);
+      }
+      ptx::store_matrices(at ^ (pair << 5), p_words);
+    }
+  }
+
+  // The running maximum of a head whose probabilities have become large moves to the tile's; alpha: the factor of what
+  // was summed before.
+  __device__ __forceinline__ void follow_maximum(const float (&logits)[32], const float (&scale)[2], float (&m)[2],
+                                                 float (&alpha)[2]) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      float largest = kNoMaximum;
+      float largest = logits[r * 2];
 #pragma unroll
       for (int i = 0; i < 32; ++i) {
         if (i / 2 % 2 == r) largest = fmaxf(largest, logits[i]);
       }
       largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
       largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
-      const float next = largest > m[r] + kMaximumSlack ? largest : m[r];
-      const float alpha = exp2_approx(m[r] - next);
+      const float next = largest * scale[r] > m[r] + kMaximumSlack ? largest * scale[r] : m[r];
+      alpha[r] = exp2_approx(m[r] - next);
       m[r] = next;
-      sum[r] *= alpha;
-      if (thread % 4 == 0) shared.alpha[ring.stage()][head() + r * 8] = alpha;
     }
   }
 
-  // Probabilities: unrounded into the sum, rounded into shared memory.
-  __device__ __forceinline__ void exponentiate(const float (&logits)[32], const float (&m)[2], float (&sum)[2]) const {
-    // Chunk j of a row lies at j ^ (row % 8), and rows[1] % 8 is head() % 8.
-    const uint32_t row =
-        ptx::shared_address(shared.p[ring.stage()]) + head() * kRowBytes + (head() % 8) * 16 + thread % 4 * 4;
-#pragma unroll
-    for (int i = 0; i < 32; i += 2) {
-      const int r = i / 2 % 2;
-      const float low = exp2_approx(logits[i] - m[r]);
-      const float high = exp2_approx(logits[i + 1] - m[r]);
-      sum[r] += low + high;
-      ptx::store_shared((row ^ ((i / 4) << 4)) + r * 8 * kRowBytes, pack_bf16(low, high));
-    }
-  }
-
-  __device__ __forceinline__ void softmax(float (&logits)[32], const float (&scale)[2], float (&m)[2],
-                                          float (&sum)[2]) const {
-#pragma unroll
-    for (int i = 0; i < 32; ++i) logits[i] *= scale[i / 2 % 2];
+  // With the maximum of the tiles before: only if a sum shows that it is far too small, it is sought and the
+  // probabilities are computed again.
+  __device__ __forceinline__ void softmax(float (&logits)[32], const float (&scale)[2], float (&m)[2], float (&sum)[2],
+                                          bool first) const {
     mask(logits);
-    follow_maximum(logits, m, sum);
-    exponentiate(logits, m, sum);
+    float alpha[2] = {1, 1};
+    float tile_sum[2];
+    int follow = first;
+    do {
+      ptx::forget(follow);  // one copy of the code
+      if (follow != 0) follow_maximum(logits, scale, m, alpha);
+      exponentiate(logits, scale, m, tile_sum);
+      follow = __any_sync(~0u, fmaxf(tile_sum[0], tile_sum[1]) > kMostSum);
+    } while (follow != 0);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      sum[r] = sum[r] * alpha[r] + tile_sum[r];
+      if (thread % 4 == 0) shared.alpha[ring.stage()][head() + r * 8] = alpha[r];
+    }
     ptx::fence_async_proxy();
   }
 
@@ -130,6 +153,7 @@ struct Scores {
     for (int half = 0; half < 2; ++half) {
       query.fetch(p, row, head(), c, half);
       if (p.q_norm != 0) query.square(squares);
+      if (p.q_negative != 0) query.negate();
       if (half == 1 && cos_sin != nullptr) query.rotate(ptx::shared_address(shared.rotation[parity]), c);
       query.arrange();
       if (half == 1) break;
@@ -257,12 +281,12 @@ struct Scores {
       float m[2] = {kNoMaximum, kNoMaximum};
       float sum[2] = {0, 0};
 #pragma unroll 1
-      for (; tiles > 0; --tiles) {
+      for (bool first = true; tiles > 0; --tiles, first = false) {
         ptx::forget(thread);
         float logits[32];
         multiply(logits);
         trace(Trace::kScored);
-        if (live) softmax(logits, scale, m, sum);
+        if (live) softmax(logits, scale, m, sum, first);
         __syncwarp();
         if (thread % 32 == 0) ptx::mbarrier_arrive(&shared.barriers.p_full[ring.stage()]);
         ring.advance();

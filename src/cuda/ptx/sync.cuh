@@ -96,6 +96,13 @@ __device__ __forceinline__ uint4 load_cluster_16(uint32_t address) {
                : "r"(address));
   return v;
 }
+// Four matrices of 8 x 8 bf16 in the layout of wgmma's accumulators; lane l gives the address of row l % 8 of matrix l
+// / 8.
+__device__ __forceinline__ void store_matrices(uint32_t address, const uint32_t (&v)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v[0]), "r"(v[1]),
+               "r"(v[2]), "r"(v[3])
+               : "memory");
+}
 // What was computed from v is computed anew instead of being kept in registers meanwhile.
 __device__ __forceinline__ void forget(int& v) { asm volatile("" : "+r"(v)); }
 __device__ __forceinline__ void forget(uint32_t& v) { asm volatile("" : "+r"(v)); }
