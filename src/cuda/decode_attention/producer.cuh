@@ -31,6 +31,7 @@ struct Producer {
     int index = 0;         // of the next row
     int tile = INT32_MAX;  // none of the present row
   };
+  Walk walk;
   // The column that is copied next.
   struct Front {
     const uint8_t* data[kBatches];  // of this lane's piece
@@ -56,7 +57,7 @@ struct Producer {
   }
 
   // Asks for the slots of the next tile, and for its list's length.
-  __device__ __forceinline__ void request(Walk& walk, int place) const {
+  __device__ __forceinline__ void request(int place) {
     while (walk.tile >= p.tiles) {
       walk.row = row_at(p, walk.index);
       if (!walk.row.any()) break;
@@ -123,7 +124,7 @@ struct Producer {
   }
 
   // Opens the next tile that is not beyond its list's length; false: no more.
-  __device__ __forceinline__ bool open(Walk& walk, Front& front) const {
+  __device__ __forceinline__ bool open(Front& front) {
     for (;;) {
       const int place = front.list % kLists;
       ptx::mbarrier_wait(&shared.lists_full[warp][place], front.list / kLists & 1);
@@ -133,14 +134,14 @@ struct Producer {
       const int count = __shfl_sync(~0u, min(max(list.length, 0), p.keys[source].width) - list.first, 0);
       const auto slot = static_cast<uint32_t>(list.slots[lane % 16]);
       if (count > 0) locate(front, slot, source, count);
-      request(walk, (front.list + kLists - 1) % kLists);  // the place that was read the last time
+      request((front.list + kLists - 1) % kLists);  // the place that was read the last time
       ++front.list;
       if (count > 0) return true;
     }
   }
 
   // Copies one column, or nothing after the last tile; a group of copies either way.
-  __device__ __forceinline__ void copy_column(Walk& walk, Front& front) const {
+  __device__ __forceinline__ void copy_column(Front& front) {
     if (front.columns > 0) {
 #pragma unroll
       for (int b = 0; b < kBatches; ++b) {
@@ -149,7 +150,7 @@ struct Producer {
       }
       --front.columns;
       advance(front.at, ring_begin());
-    } else if (open(walk, front)) {
+    } else if (open(front)) {
       advance(front.at, ring_begin());
     }
     ptx::commit_copies();
@@ -177,14 +178,12 @@ struct Producer {
     if (dims % kPartDims == 0) hand_over(ring.stage(), dims / kPartDims - 1);
   }
 
-  Walk walk;
-
   // Before the block's other barriers are ready.
   __device__ __forceinline__ void begin() {
     if (lane < kLists) ptx::mbarrier_init(&shared.lists_full[warp][lane], 32);
     __syncwarp();
 #pragma unroll 1
-    for (int place = 0; place < kLists - 1; ++place) request(walk, place);
+    for (int place = 0; place < kLists - 1; ++place) request(place);
   }
 
   __device__ __forceinline__ void run() {
@@ -204,7 +203,7 @@ struct Producer {
 #pragma unroll
         for (int b = 0; b < kBatches; ++b) piece[b] = ptx::load_shared(at + b * (kColumnBytes / kBatches));
       }
-      copy_column(walk, front);  // while the piece is on its way
+      copy_column(front);  // while the piece is on its way
       if (step < kAhead) continue;
       if (column == columns) {
         __syncwarp();  // the scales and `opened` come from other lanes
