@@ -34,6 +34,9 @@ WRAPPER
 }
 
 add_program megamla "$build/apps/megamla/megamla"
+for trace in "$build"/decode_trace*; do
+  if [[ -x $trace ]]; then add_program "$(basename "$trace")" "$trace"; fi
+done
 for test in "$@"; do add_program "$test" "$build/tests/$test"; done
 # What the driver's library asks the C library for beside libc and libm.
 libc_folder=$(dirname "$(ldd "$build/apps/megamla/megamla" | grep -o '/[^ ]*/libc\.so\.6')")

@@ -9,7 +9,7 @@ namespace megamla::plan {
 namespace {
 
 // What an H200 reports: 132 SMs; clusters of n blocks that are resident at once.
-constexpr DecodeDevice kDevice{132, {0, 0, 66, 42, 30, 24, 20, 16, 15}};
+constexpr DecodeDevice kDevice{132, {0, 0, 66, 42, 30, 24, 20, 16, 15, 8, 8, 8, 8, 8, 8, 7, 7}};
 
 TEST(DecodeSplit, FewRowsAreSharedByResidentClusters) {
   for (int64_t items = 1; items <= 66; ++items) {
@@ -23,23 +23,39 @@ TEST(DecodeSplit, FewRowsAreSharedByResidentClusters) {
 }
 
 TEST(DecodeSplit, AClusterIsNoLargerThanItHelps) {
-  EXPECT_EQ(decode_split({1, 10, false}, kDevice).cluster, 5);  // two tiles each, as with 6, 7 and 8
+  EXPECT_EQ(decode_split({1, 10, false}, kDevice).cluster, 10);
+  EXPECT_EQ(decode_split({8, 10, false}, kDevice).cluster, 10);
+  EXPECT_EQ(decode_split({9, 10, false}, kDevice).cluster, 5);  // two tiles each, as with 6, 7 and 8
   EXPECT_EQ(decode_split({1, 8, false}, kDevice).cluster, 8);
-  EXPECT_EQ(decode_split({1, 1, false}, kDevice).cluster, 1);
+  EXPECT_EQ(decode_split({1, 2, false}, kDevice).cluster, 1);  // a merge costs more
   EXPECT_EQ(decode_split({1, 0, false}, kDevice).cluster, 1);
 }
 
-TEST(DecodeSplit, TheLastWaveIsSharedWhereItFits) {
-  for (const int64_t items : {67, 132, 133, 198, 199, 264, 330, 1024, 131072}) {
+TEST(DecodeSplit, SharedRowsFollowWholeWaves) {
+  for (int64_t items = 67; items <= 2000; ++items) {
     SCOPED_TRACE(items);
     const DecodeSplit split = decode_split({items, 10, false}, kDevice);
-    const int64_t rest = items % kDevice.blocks;
-    const bool shared = items > kDevice.blocks && rest > 0 && rest <= 66;
-    EXPECT_EQ(split.cluster, shared ? 2 : 1);
-    EXPECT_EQ(split.whole_items, shared ? items - rest : items);
-    EXPECT_EQ(split.blocks, std::min<int64_t>(items, kDevice.blocks));
-    EXPECT_LE((items - split.whole_items) * split.cluster, split.blocks);
+    EXPECT_LE(split.blocks, kDevice.blocks);
+    if (split.cluster == 1) {
+      EXPECT_EQ(split.whole_items, items);
+      continue;
+    }
+    EXPECT_EQ(split.blocks % split.cluster, 0);
+    EXPECT_LE(split.blocks / split.cluster, kDevice.clusters[static_cast<size_t>(split.cluster)]);
+    EXPECT_EQ(split.whole_items % split.blocks, 0);
+    EXPECT_GT(items, split.whole_items);
+    EXPECT_LE(items - split.whole_items, split.blocks / split.cluster);
   }
+}
+
+TEST(DecodeSplit, OneRowMoreThanAWave) {
+  EXPECT_EQ(decode_split({132, 10, false}, kDevice).cluster, 1);
+  const DecodeSplit split = decode_split({133, 10, false}, kDevice);
+  EXPECT_EQ(split.cluster, 5);
+  EXPECT_EQ(split.blocks, 120);
+  EXPECT_EQ(split.whole_items, 120);
+  EXPECT_EQ(decode_split({198, 10, false}, kDevice).cluster, 2);
+  EXPECT_EQ(decode_split({199, 10, false}, kDevice).cluster, 1);
 }
 
 TEST(DecodeSplit, BatchInvariantRowsAreNeverShared) {
@@ -54,7 +70,7 @@ TEST(DecodeSplit, BatchInvariantRowsAreNeverShared) {
 TEST(DecodeSplit, OtherDevices) {
   const DecodeDevice small{78, {0, 0, 39, 24, 18, 14, 12, 10, 9}};
   EXPECT_EQ(decode_split({1024, 10, false}, small).blocks, 78);
-  EXPECT_EQ(decode_split({79, 10, false}, small).whole_items, 78);
+  EXPECT_EQ(decode_split({79, 10, false}, small).whole_items, 70);  // fourteen clusters of five
 }
 
 // The kernel for few heads on an H200: up to 4 blocks an SM, 19 KB a stage.

@@ -58,6 +58,12 @@ if wanted sanitize; then
 fi
 
 if wanted bench; then
+  for trace in "$here"/decode_trace*; do
+    [[ -x $trace ]] || continue
+    name=$(basename "$trace")
+    step "${name}_nvfp4" "$trace" 1,8,64,128,133,1024 64 512 nvfp4
+    step "${name}_fp8_584" "$trace" 1,128,1024 64 512 fp8_584
+  done
   tokens=1,3,8,17,32,48,64,100,128,133,200,256,512,1024
   bench decode_fp8_528_nvfp4_288 decode_attention --heads 64,32,16,8 --topk 512 --tokens $tokens
   bench decode_fp8_584 decode_attention --heads 64,8 --topk 512 --tokens $tokens \

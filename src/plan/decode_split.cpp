@@ -3,22 +3,32 @@
 #include <algorithm>
 
 namespace megamla::plan {
+namespace {
+
+// What a row costs beside its key tiles, in tiles: its end, and the merge of a shared row.
+constexpr int64_t kEndTiles = 1;
+constexpr int64_t kMergeTiles = 2;
+
+}  // namespace
 
 DecodeSplit decode_split(const DecodeStep& step, const DecodeDevice& device) {
-  const DecodeSplit whole{1, std::min<int64_t>(step.items, device.blocks), step.items};
-  if (step.batch_invariant) return whole;
-  if (step.items > device.blocks) {
-    const int64_t rest = step.items % device.blocks;
-    if (rest == 0 || rest > device.clusters[2] || device.blocks % 2 != 0 || step.key_tiles < 2) return whole;
-    return {2, device.blocks, step.items - rest};
-  }
-  DecodeSplit best = whole;
-  int64_t fewest_tiles = step.key_tiles;
+  const auto waves = [](int64_t items, int64_t blocks) { return (items + blocks - 1) / blocks; };
+  const int64_t row = step.key_tiles + kEndTiles;
+  DecodeSplit best{1, std::min<int64_t>(step.items, device.blocks), step.items};
+  if (step.batch_invariant) return best;
+  int64_t fewest_tiles = waves(step.items, device.blocks) * row;
   for (int n = 2; n <= kMostClusterBlocks; ++n) {
-    const int64_t tiles = (step.key_tiles + n - 1) / n;
-    if (step.items > device.clusters[static_cast<size_t>(n)] || tiles >= fewest_tiles) continue;
+    const int64_t clusters = device.clusters[static_cast<size_t>(n)];
+    // Few items: all shared, no more blocks than they need. Many: whole waves, and what is left over.
+    const int64_t blocks = std::min(step.items, clusters) * n;
+    if (blocks == 0) break;
+    const int64_t whole = step.items <= clusters ? 0 : step.items / blocks * blocks;
+    const int64_t shared = step.items - whole;
+    if (shared == 0 || shared > clusters) continue;
+    const int64_t tiles = whole / blocks * row + (step.key_tiles + n - 1) / n + kMergeTiles;
+    if (tiles >= fewest_tiles) continue;
     fewest_tiles = tiles;
-    best = {n, step.items * n, 0};
+    best = {n, blocks, whole};
   }
   return best;
 }
@@ -48,7 +58,7 @@ double waves(int64_t blocks, const ShareDevice& device) {
 int best_shares(const ShareStep& step, const ShareDevice& device) {
   int best = 1;
   double least = 0;
-  for (int n = 1; n <= kMostClusterBlocks; ++n) {
+  for (int n = 1; n <= kMostShares; ++n) {
     if (n > 1 && step.keys < n * kLeastKeys) break;
     const double keys = static_cast<double>(step.keys) / n + static_cast<double>(kBlockKeys);
     const double time = waves(step.items * n, device) * keys;

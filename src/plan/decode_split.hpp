@@ -6,7 +6,7 @@
 
 namespace megamla::plan {
 
-constexpr int kMostClusterBlocks = 8;
+constexpr int kMostClusterBlocks = 16;
 
 // What a GPU holds at once of the attention kernel.
 struct DecodeDevice {
@@ -26,9 +26,10 @@ struct DecodeSplit {
   int64_t whole_items;  // the first items, each attended by one block; the others are shared by a cluster each
 };
 
-// Few items: every item is shared by the cluster that leaves the fewest tiles to a block, all items resident at once.
-// Many: whole items in full waves, and the last wave's shared by pairs where that fits. In batch-invariant mode nothing
-// is shared, so that a row's sums do not depend on the number of rows.
+// Of the ways to share rows among the blocks of clusters of one size, the one that takes the fewest tiles one after the
+// other: few items are all shared; of many the last wave's, by clusters that also walk the whole ones. Everything that
+// is shared is resident at once. In batch-invariant mode nothing is shared, so that a row's sums do not depend on the
+// number of rows.
 DecodeSplit decode_split(const DecodeStep& step, const DecodeDevice& device);
 
 // The kernel for few heads: several small blocks an SM; every row is shared by the same number of blocks (a cluster),
@@ -47,6 +48,7 @@ struct ShareStep {
   int64_t keys;  // of a row at full list widths
   bool batch_invariant;
 };
+constexpr int kMostShares = 8;
 struct DecodeShares {
   int blocks;  // of a row
   int stages;  // of a block

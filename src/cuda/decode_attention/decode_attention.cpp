@@ -1,12 +1,14 @@
 #include "cuda/decode_attention/decode_attention.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/tensor.hpp"
 #include "cuda/attention/translate.hpp"
 #include "cuda/decode_attention/few_heads/kernel.hpp"
 #include "cuda/decode_attention/kernel.hpp"
 #include "cuda/launch.hpp"
+#include "format/chunked.hpp"
 #include "format/page.hpp"
 
 namespace megamla::cuda {
@@ -45,6 +47,25 @@ DecodeKeys keys_of(const megamla_kv_cache& cache, const megamla_tensor& slots, c
   return keys;
 }
 
+void set_query_steps(DecodeParams& d) {
+  if (d.q_chunked != 0) {
+    d.q_head_stride = format::kQChunkDims;
+    d.q_chunk_stride = format::q_chunked_index(d.heads, 0, format::kQChunkDims);
+  } else {
+    d.q_chunk_stride = format::kQChunkDims;
+  }
+}
+
+// What the kernel for many heads is told beside that.
+void set_tiles(DecodeParams& d) {
+  d.q_negative = d.logit_scale < 0;
+  // Not 0: masked logits are -infinity before they are scaled.
+  d.logit_scale = std::max(std::abs(d.logit_scale), 1e-30F);
+  const auto tiles = [](int width) { return (width + kTileKeys - 1) / kTileKeys; };
+  d.window_tiles = tiles(d.keys[0].width);
+  d.tiles = d.window_tiles + tiles(d.keys[1].width);
+}
+
 }  // namespace
 
 Status decode_attention_supports(const megamla_decode_attention_params& p) {
@@ -56,6 +77,7 @@ Status decode_attention(const megamla_decode_attention_params& p, const megamla_
   const int64_t live_heads = p.live_heads == 0 ? p.q.shape[1] : p.live_heads;
   const bool few = live_heads <= few_heads::kMostHeads;
   set_query(d, p, kKeyUnshift, few ? few_heads::kMostHeads / 2 : kTileHeads);
+  set_query_steps(d);
   set_output(d, p);
   if (d.items == 0) return {};
   const auto stream = static_cast<cudaStream_t>(exec.stream);
@@ -67,10 +89,10 @@ Status decode_attention(const megamla_decode_attention_params& p, const megamla_
     MEGAMLA_CUDA_CALL("decode_attention", few_heads::launch(d, window, compressed, p.batch_invariant != 0, stream));
     return {};
   }
+  set_tiles(d);
   plan::DecodeDevice device{};
   MEGAMLA_CUDA_CALL("decode_attention", decode_attention_device(window, compressed, &device));
-  const auto tiles = [](int width) { return (width + kTileKeys - 1) / kTileKeys; };
-  const plan::DecodeStep step{d.items, tiles(d.keys[0].width) + tiles(d.keys[1].width), p.batch_invariant != 0};
+  const plan::DecodeStep step{d.items, d.tiles, p.batch_invariant != 0};
   const plan::DecodeSplit split = plan::decode_split(step, device);
   d.whole_items = static_cast<uint32_t>(split.whole_items);
   d.cluster = split.cluster;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "cuda/decode_attention/kernel.hpp"
+#include "cuda/decode_attention/producer.cuh"
 #include "cuda/decode_attention/values.cuh"
 
 namespace megamla::cuda {
@@ -11,44 +12,46 @@ namespace {
 
 // 16 warps start with 128 registers a thread; warpgroups then trade them.
 constexpr int kValueRegisters = 160;
-constexpr int kScoreRegisters = 64;
-constexpr int kProducerRegisters = 128;
+constexpr int kScoreRegisters = 136;
+constexpr int kProducerRegisters = 56;
 static_assert(2 * kValueRegisters + kScoreRegisters + kProducerRegisters <= 4 * 128);
 static_assert(kThreads == 4 * 128);
 
-__device__ __forceinline__ void meet_cluster(const DecodeParams& p) {
-  if (p.cluster == 1 || p.whole_items + ptx::cluster_id() >= p.items) return;  // no shared row
-  ptx::cluster_barrier();                                                      // the partial O are there
-  ptx::cluster_leave();                                                        // and have been read
+// One arrival a warp of the role that arrives.
+__device__ __forceinline__ void init_barriers(Barriers& barriers, int thread) {
+  uint64_t* all = &barriers.keys_full[0][0];
+  static_assert(kProducerWarps == 4 && kScoreThreads == 4 * 32 && kValueThreads == 2 * 4 * 32);
+  if (thread < kBarriers) ptx::mbarrier_init(all + thread, all + thread == &barriers.stats_empty ? 8 : 4);
 }
 
 template <class First, class Second>
 __global__ void __launch_bounds__(kThreads, 1) decode_attention_kernel(const __grid_constant__ DecodeParams p) {
   extern __shared__ __align__(1024) uint8_t memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
-  if (threadIdx.x == 0) {
-    for (int stage = 0; stage < kStages; ++stage) {
-      ptx::mbarrier_init(&shared.keys_full[stage], 32 * kProducerWarps);
-      ptx::mbarrier_init(&shared.keys_empty[stage], kValueThreads);
-      ptx::mbarrier_init(&shared.p_full[stage], kScoreThreads);
-    }
-    for (int i = 0; i < kProducerWarps * kSlotTiles; ++i) ptx::mbarrier_init(&shared.slots_full[0][i], 32);
-    ptx::mbarrier_init(&shared.stats_full, kScoreThreads);
-    ptx::mbarrier_init(&shared.stats_empty, kValueThreads);
-  }
-  __syncthreads();
+  trace(Trace::kStart);
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
   if (warp < kValueThreads / 32) {
+    init_barriers(shared.barriers, threadIdx.x);
+    __syncthreads();
     ptx::take_registers<kValueRegisters>();
     Values(p, shared, threadIdx.x).run();
   } else if (warp < (kValueThreads + kScoreThreads) / 32) {
-    ptx::give_registers<kScoreRegisters>();
+    __syncthreads();
+    ptx::take_registers<kScoreRegisters>();
     Scores(p, shared, threadIdx.x - kValueThreads).run();
-    meet_cluster(p);
   } else {
+    // The way to the first record is the longest: it begins before the barriers are ready.
+    Producer<First, Second> producer(p, shared, threadIdx.x - kValueThreads - kScoreThreads);
+    producer.begin();
+    __syncthreads();
     ptx::give_registers<kProducerRegisters>();
-    Producer<First, Second>(p, shared, threadIdx.x - kValueThreads - kScoreThreads).run();
-    meet_cluster(p);
+    producer.run();
+    if (shares_a_row(p)) {  // meets the other roles where they merge
+      for (int meeting = 0; meeting < kMeetings; ++meeting) {
+        ptx::cluster_arrive_plain();
+        ptx::cluster_wait();
+      }
+    }
   }
 }
 
@@ -100,9 +103,15 @@ cudaError_t decode_attention_device(megamla_kv_format window, megamla_kv_format 
   if (error == cudaSuccess) {
     error = cudaDeviceGetAttribute(&device->blocks, cudaDevAttrMultiProcessorCount, current);
   }
+  if (error == cudaSuccess) error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
   for (int n = 2; n <= plan::kMostClusterBlocks && error == cudaSuccess; ++n) {
     const Launch launch(n, n, nullptr);
     error = cudaOccupancyMaxActiveClusters(&device->clusters[static_cast<size_t>(n)], kernel, &launch.config);
+    if (n > 8 && error != cudaSuccess) {  // a device need not have clusters of more
+      (void)cudaGetLastError();
+      error = cudaSuccess;
+      break;
+    }
   }
   if (error == cudaSuccess) known[{current, kernel}] = *device;
   return error;

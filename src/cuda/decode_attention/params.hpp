@@ -1,4 +1,4 @@
-// What the kernel is given: one flat struct, by value.
+// What the kernels are given: one flat struct, by value.
 #pragma once
 
 #include <cstdint>
@@ -36,13 +36,19 @@ struct DecodeKeys {
   int32_t width;
 };
 
+// q_head_stride is from 16 dims of a head to those of the next head.
 struct DecodeParams : AttentionParams {
-  DecodeKeys keys[2];    // window, compressed
+  int64_t q_chunk_stride;  // from 16 dims to the next
+  DecodeKeys keys[2];      // window, compressed
+  int32_t cluster;         // blocks that share a row
+  // The kernel for many heads.
+  int32_t q_negative;    // the softmax scale is; logit_scale is positive
+  int32_t window_tiles;  // of the window list at its full width
+  int32_t tiles;         // of both lists
   uint32_t whole_items;  // each attended by one block; those after them are shared by the blocks of a cluster
-  int32_t cluster;
-  // few_heads/: 2^32 / cluster, rounded up; stages of the ring of tiles
-  uint32_t cluster_reciprocal;
-  int32_t stages;
+  // few_heads/
+  uint32_t cluster_reciprocal;  // 2^32 / cluster, rounded up
+  int32_t stages;               // of the ring of tiles
 };
 
 }  // namespace megamla::cuda

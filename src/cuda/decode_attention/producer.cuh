@@ -1,141 +1,45 @@
-// Producer warps: gather records, widen them to bf16 * 2^-60, store them as a swizzled key tile.
+// Producer warps: raw records through a ring in shared memory, widened into key tiles.
 //
-// A warp serves two batches of 8 keys of each tile. Lane l has, of each batch, key l % 8 and every fourth 16-byte piece
-// of its record, beginning at l / 8: the 8 lanes of a shared-memory phase then write 8 rows at one chunk, which the
-// swizzle spreads over all banks. A record is read in sections of 3 or 4 pieces a lane.
+// A warp serves two batches of 8 keys of each tile, one 64-byte column of its 16 records at a time. The front of the
+// ring is kColumns - 1 columns ahead of the column that is widened, whatever tile or row that leads into, since records
+// take some 3000 clocks to come from memory: 40 KB are on their way. A lane reads what it copied itself, so nothing is
+// waited for but its own copies; scales alone go through the warp.
 //
-// Random records take about 3000 clocks to come from memory. So the slots of a tile are fetched two tiles ahead, and
-// the registers of a section are loaded anew as soon as it has been widened. (Calling records to L2 a tile earlier
-// still cost more than it hid.)
-//
-// All roles share the instruction cache: code is kept small, and what runs once a row is not unrolled.
+// One loop, one copy of everything: all roles share the instruction cache, and its code is fetched cold by each launch.
 #pragma once
 
-#include <cuda_fp8.h>
-
-#include "cuda/decode_attention/tiles.cuh"
+#include "cuda/decode_attention/widen.cuh"
 
 namespace megamla::cuda {
-
-constexpr uint32_t kSigns = 0x80008000u;
-
-__device__ __forceinline__ uint32_t multiply_bf16x2(uint32_t a, uint32_t b) {
-  uint32_t d;
-  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
-  return d;
-}
-
-// Bit 7 of some byte is set where a byte of the e4m3 codes is NaN.
-__device__ __forceinline__ uint32_t nan_bits(uint32_t codes) { return (codes & 0x7f7f7f7fu) + 0x01010101u; }
-
-// 2^(byte - 127 + 120 - 60) as two bf16, 120 being the bias between e4m3 codes in bf16's place and their values.
-__device__ __forceinline__ uint32_t ue8m0_factor(uint32_t byte, bool nan) {
-  const uint32_t factor = (nan || byte == 255) ? 0x7fc0u : min(byte + (120 - kKeyShift), 254u) << 7;
-  return factor * 0x10001u;
-}
-
-// Four pairs of e4m3 codes at the high (odd) or low (even) bytes of each half -> bf16, times the factor.
-__device__ __forceinline__ uint32_t widen_high_e4m3(uint32_t codes, uint32_t factor) {
-  return multiply_bf16x2((codes & kSigns) | ((codes >> 4) & 0x07f007f0u), factor);
-}
-__device__ __forceinline__ uint32_t widen_low_e4m3(uint32_t codes, uint32_t factor) {
-  return multiply_bf16x2(((codes << 8) & kSigns) | ((codes << 4) & 0x07f007f0u), factor);
-}
-
-// 8 dims in two words of e4m3 -> the pairs (i, 4 + i), i = 0 .. 3.
-__device__ __forceinline__ uint4 widen_e4m3(uint32_t low, uint32_t high, uint32_t factor) {
-  const uint32_t first = __byte_perm(low, high, 0x5410);
-  const uint32_t second = __byte_perm(low, high, 0x7632);
-  return {widen_low_e4m3(first, factor), widen_high_e4m3(first, factor), widen_low_e4m3(second, factor),
-          widen_high_e4m3(second, factor)};
-}
-
-// A nibble's sign and its other three bits go to different places: a product puts copies at both, a mask keeps one of
-// each. `nibbles` has 4 bits in each half; kTimes places them.
-template <uint32_t kTimes>
-__device__ __forceinline__ uint32_t place_e2m1(uint32_t nibbles, uint32_t factor) {
-  return multiply_bf16x2((nibbles * kTimes) & (kSigns | 0x01c001c0u), factor);
-}
-// 8 dims in one word of e2m1, likewise.
-__device__ __forceinline__ uint4 widen_e2m1(uint32_t codes, uint32_t factor) {
-  const uint32_t upper = codes >> 8;
-  return {place_e2m1<0x1040>(codes & 0x000f000fu, factor), place_e2m1<0x104>(codes & 0x00f000f0u, factor),
-          place_e2m1<0x1040>(upper & 0x000f000fu, factor), place_e2m1<0x104>(upper & 0x00f000f0u, factor)};
-}
-
-// 8 dims of bf16, likewise.
-__device__ __forceinline__ uint4 pair_bf16(uint4 v) {
-  return {__byte_perm(v.x, v.z, 0x5410), __byte_perm(v.x, v.z, 0x7632), __byte_perm(v.y, v.w, 0x5410),
-          __byte_perm(v.y, v.w, 0x7632)};
-}
-
-// 2^(126 - 60) times two e4m3 scales, 126 being the bias between e2m1 codes in bf16's place and their values.
-__device__ __forceinline__ uint32_t e4m3_factors(uint32_t codes) {
-  const __half2_raw halves = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(codes), __NV_E4M3);
-  const float2 scales = __half22float2(__half2(halves));
-  static_assert(kKeyShift == 60);
-  uint32_t both;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(scales.y * 0x1p66F), "f"(scales.x * 0x1p66F));
-  return both;  // exact: 4 significant bits
-}
-
-template <class Record>
-constexpr int kPieces = Record::kDataBytes == 576 ? 3 : 4;  // of a lane in a section
-template <class Record>
-constexpr int kSections = Record::kDataBytes / (kPieces<Record> * 64);
-
-// What a lane holds of a section.
-struct Section {
-  uint4 data[4];
-  uint32_t scale[4];
-};
-
-// Where a lane's key lies. An entry that names no key reads record 0 and is widened with a factor of 0: its codes are
-// finite before the factor, whatever they are.
-struct Key {
-  const uint8_t* data;  // of this lane's first piece
-  const uint8_t* scale;
-  bool valid;
-};
-
-template <class Record>
-__device__ __forceinline__ void load_data(Section& set, const Key& key, int section) {
-#pragma unroll
-  for (int i = 0; i < kPieces<Record>; ++i) {
-    ptx::load_stream(set.data[i], key.data + section * (kPieces<Record> * 64) + i * 64);
-  }
-}
-__device__ __forceinline__ void load_scales(format::Nvfp4_288, Section& set, const Key& key, int part, int) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i) ptx::load_u16(set.scale[i], key.scale + i * 8 + part * 2);
-}
-__device__ __forceinline__ void load_scales(format::Fp8_528, Section& set, const Key& key, int, int section) {
-  ptx::load_2(set.scale, key.scale + section * 8);
-}
-__device__ __forceinline__ void load_scales(format::Fp8_584, Section& set, const Key& key, int, int) {
-  ptx::load_2(set.scale, key.scale);
-}
 
 template <class First, class Second>
 struct Producer {
   static constexpr bool kSame = First::kFormat == Second::kFormat;
-  static_assert(kPieces<First> == kPieces<Second>);
+  static constexpr int kAhead = kColumns - 1;
+  static_assert(kAhead < (kLists - 1) * (Columns<Second>::kCount + 1));  // tiles on their way fit `opened`
 
   const DecodeParams& p;
   Shared& shared;
-  int key;   // 0 .. 7 of the warp's
+  int key;   // 0 .. 7 of a batch
   int part;  // 0 .. 3
   int lane;
   int warp;  // of the producers
-  struct Tile {
-    int source = 0;
-    int count = 0;  // entries of the list from the tile's begin on; 0: no tile
-  };
-  // Walks the tiles of all rows.
+
+  // The tile whose slots are asked for next.
   struct Walk {
     Row row;
-    int index = 0;  // of the next row
-    int tile = 0;
+    int index = 0;         // of the next row
+    int tile = INT32_MAX;  // none of the present row
+  };
+  Walk walk;
+  // The column that is copied next.
+  struct Front {
+    const uint8_t* data[kBatches];  // of this lane's piece
+    bool named[kBatches];           // false for an entry that names no key: zeros come instead of a record
+    int columns = 0;                // left of the tile
+    int list = 0;                   // next to be opened
+    int opened = 0;
+    uint32_t at;  // place in the ring
   };
 
   __device__ Producer(const DecodeParams& params, Shared& s, int thread)
@@ -146,196 +50,195 @@ struct Producer {
         lane(thread % 32),
         warp(__shfl_sync(~0u, thread / 32, 0)) {}
 
-  // The next tile; its slots are on their way to ring place `place` when this returns.
-  __device__ __forceinline__ Tile next_tile(Walk& walk, int place) const {
-    Row& row = walk.row;
-    while (walk.tile >= row.end) {
-      const ComingRow coming = load_row(p, walk.index);
-      if (coming.token < 0) return {};
-      ++walk.index;
-      row = arrived(p, coming);
-      walk.tile = row.begin;
-    }
-    Tile t;
-    t.source = walk.tile < row.window_tiles() ? 0 : 1;
-    const DecodeKeys& keys = p.keys[t.source];
-    const int first = (walk.tile - (t.source == 0 ? 0 : row.window_tiles())) * kTileKeys;
-    t.count = (t.source == 0 ? row.length[0] : row.length[1]) - first;
-    const int entry = key_in_tile(lane / 8) % kTileKeys;
-    if (lane < 8 * kBatches) {
-      ptx::copy_4_async(ptx::shared_address(&shared.slots[warp][place][lane]),
-                        keys.slots + row.token * keys.slots_row_stride + (first + entry) * keys.slots_column_stride,
-                        entry < t.count);
-    }
-    walk.tile += row.ranks;
-    return t;
+  __device__ __forceinline__ uint32_t ring_begin() const { return ptx::shared_address(shared.raw[warp]) + lane * 16; }
+  __device__ __forceinline__ static void advance(uint32_t& at, uint32_t begin) {
+    at += kColumnBytes;
+    if (at == begin + kColumns * kColumnBytes) at = begin;
   }
 
-  __device__ __forceinline__ int key_in_tile(int batch) const { return (batch * kProducerWarps + warp) * 8 + key; }
+  // Asks for the slots of the next tile, and for its list's length.
+  __device__ __forceinline__ void request(int place) {
+    while (walk.tile >= p.tiles) {
+      walk.row = row_at(p, walk.index);
+      if (!walk.row.any()) break;
+      ++walk.index;
+      walk.tile = walk.row.rank;
+    }
+    TileList& list = shared.lists[warp][place];
+    if (!walk.row.any()) {
+      list.source = -1;
+    } else {
+      const int source = walk.tile < p.window_tiles ? 0 : 1;
+      const DecodeKeys& keys = p.keys[source];
+      const int first = (walk.tile - (source == 0 ? 0 : p.window_tiles)) * kTileKeys;
+      list.source = source;
+      list.first = first;
+      if (lane < 8 * kBatches) {
+        const int entry = first + (lane / 8 * kProducerWarps + warp) * 8 + key;
+        ptx::copy_4_async(ptx::shared_address(&list.slots[lane]),
+                          keys.slots + walk.row.token * keys.slots_row_stride + entry * keys.slots_column_stride,
+                          entry < keys.width);
+      } else if (lane == 8 * kBatches) {
+        if (keys.lens == nullptr) {
+          list.length = keys.width;
+        } else {
+          ptx::copy_4_async(ptx::shared_address(&list.length), keys.lens + walk.row.token * keys.lens_stride, true);
+        }
+      }
+      walk.tile += walk.row.ranks;
+    }
+    __syncwarp();
+    ptx::arrive_after_copies(&shared.lists_full[warp][place]);
+  }
 
-  __device__ __forceinline__ Key locate(const Tile& t, int place, int batch) const {
-    const DecodeKeys& keys = p.keys[t.source];
-    uint32_t slot = static_cast<uint32_t>(shared.slots[warp][place][batch * 8 + key]);
-    const bool valid = key_in_tile(batch) < t.count && slot < keys.num_slots;
+  // Finds the records of a tile's `count` keys, this lane that of the warp's key lane % 16, and copies their scales.
+  __device__ __forceinline__ void locate(Front& front, uint32_t slot, int source, int count) const {
+    const DecodeKeys& keys = p.keys[source];
+    const int mine = lane % 16;
+    const bool valid = (mine / 8 * kProducerWarps + warp) * 8 + mine % 8 < count && slot < keys.num_slots;
+    const uint32_t valid_keys = __ballot_sync(~0u, valid);
     if (!valid) slot = 0;
     const uint32_t page =
         static_cast<uint32_t>((static_cast<uint64_t>(slot) * keys.division.multiplier) >> keys.division.shift);
     const uint32_t in_page = slot - page * keys.page_size;
     const uint8_t* begin = keys.cache + static_cast<int64_t>(page) * keys.page_stride;
-    return {begin + static_cast<int64_t>(in_page) * keys.data_step + part * 16,
-            begin + keys.scale_begin + static_cast<int64_t>(in_page) * keys.scale_step, valid};
-  }
-
-  __device__ __forceinline__ void load_section(const Key& k, int source, int section, Section& set) const {
-    load_data<First>(set, k, section);
+    const uint8_t* scale = begin + keys.scale_begin + static_cast<int64_t>(in_page) * keys.scale_step;
+    const uint32_t to = front.at - lane * 16 + mine / 8 * (kColumnBytes / kBatches) + mine % 8 * 16;
     if (kSame || source == 0) {
-      load_scales(First{}, set, k, part, section);
+      copy_scales(First{}, to, scale, lane, valid);
     } else {
-      load_scales(Second{}, set, k, part, section);
+      copy_scales(Second{}, to, scale, lane, valid);
     }
-  }
-
-  // 16 dims: half of the chunks of group `group` of 32 dims.
-  __device__ __forceinline__ void store_e4m3(uint4 piece, uint32_t byte, bool valid, uint32_t at, int group) const {
-    const bool nan =
-        ((nan_bits(piece.x) | nan_bits(piece.y) | nan_bits(piece.z) | nan_bits(piece.w)) & 0x80808080u) != 0;
-    const uint32_t factor = valid ? ue8m0_factor(byte, nan) : 0;
-    const uint4 first = widen_e4m3(piece.x, piece.y, factor);
-    const uint4 second = widen_e4m3(piece.z, piece.w, factor);
-    const uint32_t offset = (part & 1) * 8;
-    ptx::store_shared(chunk_address(at, key, group * 4) + offset, uint2{first.x, second.x});
-    ptx::store_shared(chunk_address(at, key, group * 4 + 1) + offset, uint2{first.y, second.y});
-    ptx::store_shared(chunk_address(at, key, group * 4 + 2) + offset, uint2{first.z, second.z});
-    ptx::store_shared(chunk_address(at, key, group * 4 + 3) + offset, uint2{first.w, second.w});
-  }
-
-  __device__ __forceinline__ void widen(format::Fp8_528, const Section& set, bool valid, uint32_t at,
-                                        int section) const {
-    // Bytes 2i + part / 2 of the section's 8 scales.
-    const uint32_t bytes = __byte_perm(set.scale[0], set.scale[1], (part & 2) != 0 ? 0x7531u : 0x6420u);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      store_e4m3(set.data[i], (bytes >> (i * 8)) & 0xffu, valid, at, section * 8 + i * 2 + part / 2);
-    }
-  }
-
-  __device__ __forceinline__ void widen(format::Fp8_584, const Section& set, bool valid, uint32_t at,
-                                        int section) const {
-#pragma unroll
-    for (int i = 0; i < 3; ++i) {
-      const int scale = section * 3 + i;
-      if (scale < format::Fp8_584::kScaleGroups) {
-        const uint32_t word = scale < 4 ? set.scale[0] : set.scale[1];
-        store_e4m3(set.data[i], (word >> (scale % 4 * 8)) & 0xffu, valid, at, scale * 2 + part / 2);
-      } else {
-        // The rotated dims are bf16 already.
-        constexpr uint32_t kFactor = (static_cast<uint32_t>(127 - kKeyShift) << 7) * 0x10001u;
-        const uint4 pairs = pair_bf16(valid ? set.data[i] : uint4{0, 0, 0, 0});
-        const int chunk = format::kNopeDim / 8 + (scale - format::Fp8_584::kScaleGroups) * 4;
-        ptx::store_shared(chunk_address(at, key, chunk) + part * 4, multiply_bf16x2(pairs.x, kFactor));
-        ptx::store_shared(chunk_address(at, key, chunk + 1) + part * 4, multiply_bf16x2(pairs.y, kFactor));
-        ptx::store_shared(chunk_address(at, key, chunk + 2) + part * 4, multiply_bf16x2(pairs.z, kFactor));
-        ptx::store_shared(chunk_address(at, key, chunk + 3) + part * 4, multiply_bf16x2(pairs.w, kFactor));
-      }
-    }
-  }
-
-  __device__ __forceinline__ void widen(format::Nvfp4_288, const Section& set, bool valid, uint32_t at, int) const {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const uint32_t factors = valid ? e4m3_factors(set.scale[i]) : 0;
-      const uint32_t first = __byte_perm(factors, 0, 0x1010);
-      const uint32_t second = __byte_perm(factors, 0, 0x3232);
-      const uint4 w[4] = {widen_e2m1(set.data[i].x, first), widen_e2m1(set.data[i].y, first),
-                          widen_e2m1(set.data[i].z, second), widen_e2m1(set.data[i].w, second)};
-      const int chunk = i * 16 + part * 4;
-      ptx::store_shared(chunk_address(at, key, chunk), uint4{w[0].x, w[1].x, w[2].x, w[3].x});
-      ptx::store_shared(chunk_address(at, key, chunk + 1), uint4{w[0].y, w[1].y, w[2].y, w[3].y});
-      ptx::store_shared(chunk_address(at, key, chunk + 2), uint4{w[0].z, w[1].z, w[2].z, w[3].z});
-      ptx::store_shared(chunk_address(at, key, chunk + 3), uint4{w[0].w, w[1].w, w[2].w, w[3].w});
-    }
-  }
-
-  // A tile of `Record`, whose first sections are on their way to `coming`; when this returns those of the next tile
-  // are.
-  template <class Record>
-  __device__ __forceinline__ void produce(Section (&coming)[kBatches], Key (&keys)[kBatches], const Tile& next,
-                                          int next_place, int stage) const {
-    const uint32_t at = ptx::shared_address(shared.keys[stage]) + (warp * 8 + key) * kRowBytes;
-    constexpr int kSource = kSame || Record::kFormat == First::kFormat ? 0 : 1;
-#pragma unroll 1
-    for (int section = 0; section < kSections<Record>; ++section) {
-      const bool last = section + 1 == kSections<Record>;
-#pragma unroll
-      for (int b = 0; b < kBatches; ++b) {
-        Section set;
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const uint4 v = coming[b].data[i];
-          set.data[i] = {ptx::copied(v.x), ptx::copied(v.y), ptx::copied(v.z), ptx::copied(v.w)};
-          set.scale[i] = ptx::copied(coming[b].scale[i]);
-        }
-        const bool valid = keys[b].valid;
-        if (!last) {
-          load_section(keys[b], kSource, section + 1, coming[b]);
-        } else {
-          const uint32_t mask = __ballot_sync(~0u, valid);
-          if (lane == 0) shared.valid[stage][b * kProducerWarps + warp] = static_cast<uint8_t>(mask & 0xffu);
-          if (next.count > 0) {
-            keys[b] = locate(next, next_place, b);
-            load_section(keys[b], next.source, 0, coming[b]);
-          }
-        }
-        widen(Record{}, set, valid, at + b * kProducerWarps * 8 * kRowBytes, section);
-      }
-    }
-  }
-
-  __device__ __forceinline__ void wait_slots(int tile) const {
-    ptx::mbarrier_wait(&shared.slots_full[warp][tile % kSlotTiles], tile / kSlotTiles & 1);
-  }
-
-  __device__ __forceinline__ void run() const {
-    Walk walk;
-    walk.row.end = 0;
-    Tile current, next;
-    Key keys[kBatches];
-    Section coming[kBatches];
+    const uint8_t* data = begin + static_cast<int64_t>(in_page) * keys.data_step;
 #pragma unroll
     for (int b = 0; b < kBatches; ++b) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) coming[b].data[i] = uint4{0, 0, 0, 0}, coming[b].scale[i] = 0;
+      const auto at = __shfl_sync(~0u, reinterpret_cast<unsigned long long>(data), b * 8 + key);
+      front.data[b] = reinterpret_cast<const uint8_t*>(at) + part * 16;
+      front.named[b] = (valid_keys >> (b * 8 + key) & 1) != 0;
     }
+    static_assert(kBatches == 2);
+    if (lane == 0) shared.opened[warp][front.opened % kLists] = (valid_keys & 0xffffu) | source << 16;
+    ++front.opened;
+    trace(Trace::kOpened);
+    front.columns = kSame || source == 0 ? Columns<First>::kCount : Columns<Second>::kCount;
+  }
+
+  // Opens the next tile that is not beyond its list's length; false: no more.
+  __device__ __forceinline__ bool open(Front& front) {
+    for (;;) {
+      const int place = front.list % kLists;
+      ptx::mbarrier_wait(&shared.lists_full[warp][place], front.list / kLists & 1);
+      const TileList& list = shared.lists[warp][place];
+      const int source = __shfl_sync(~0u, list.source, 0);
+      if (source < 0) return false;
+      const int count = __shfl_sync(~0u, min(max(list.length, 0), p.keys[source].width) - list.first, 0);
+      const auto slot = static_cast<uint32_t>(list.slots[lane % 16]);
+      if (count > 0) locate(front, slot, source, count);
+      request((front.list + kLists - 1) % kLists);  // the place that was read the last time
+      ++front.list;
+      if (count > 0) return true;
+    }
+  }
+
+  // Copies one column, or nothing after the last tile; a group of copies either way.
+  __device__ __forceinline__ void copy_column(Front& front) {
+    if (front.columns > 0) {
+#pragma unroll
+      for (int b = 0; b < kBatches; ++b) {
+        ptx::copy_16_async(front.at + b * (kColumnBytes / kBatches), front.data[b], front.named[b]);
+        front.data[b] += 64;
+      }
+      --front.columns;
+      advance(front.at, ring_begin());
+    } else if (open(front)) {
+      advance(front.at, ring_begin());
+    }
+    ptx::commit_copies();
+  }
+
+  __device__ __forceinline__ void hand_over(int stage, int tile_part) const {
+    if (!kReadersFence) ptx::fence_async_proxy();
+    __syncwarp();
+    if (lane == 0) ptx::mbarrier_arrive(&shared.barriers.keys_full[stage][tile_part]);
+  }
+
+  // A column of both batches from the ring into the stage.
+  template <class Record>
+  __device__ __forceinline__ void widen_column(const uint4 (&piece)[kBatches], Scales (&scales)[kBatches],
+                                               const Ring& ring, int column) const {
+    if (column == Columns<Record>::kHalf) {
+      ptx::mbarrier_wait(&shared.barriers.keys_empty[ring.stage()][1], ring.parity() ^ 1);
+    }
+    const uint32_t row = ptx::shared_address(shared.keys[ring.stage()]) + (warp * 8 + key) * kRowBytes;
+#pragma unroll
+    for (int b = 0; b < kBatches; ++b) {
+      widen(Record{}, piece[b], scales[b], row + b * kProducerWarps * 8 * kRowBytes, key, part, column);
+    }
+    const int dims = dims_after(Record{}, column);
+    if (dims % kPartDims == 0) hand_over(ring.stage(), dims / kPartDims - 1);
+  }
+
+  // Before the block's other barriers are ready.
+  __device__ __forceinline__ void begin() {
+    if (lane < kLists) ptx::mbarrier_init(&shared.lists_full[warp][lane], 32);
+    __syncwarp();
+#pragma unroll 1
+    for (int place = 0; place < kLists - 1; ++place) request(place);
+  }
+
+  __device__ __forceinline__ void run() {
+    Front front;
+    front.at = ring_begin();
+    uint32_t at = ring_begin();  // the oldest column
     Ring ring;
-    // Step s: the slots of tile s are fetched, the records of tile s - 1, and tile s - 2 is widened.
+    Scales scales[kBatches];
+    int source = 0;
+    int column = 0, columns = 0;  // of the tile that is widened
+    int widened = 0;
 #pragma unroll 1
     for (int step = 0;; ++step) {
-      const Tile after = next_tile(walk, step % kSlotTiles);
-      ptx::arrive_after_copies(&shared.slots_full[warp][step % kSlotTiles]);
-      if (step > 0) wait_slots(step - 1);
-      const int next_place = (step - 1) % kSlotTiles;
-      if (current.count > 0) {
-        ptx::mbarrier_wait(&shared.keys_empty[ring.stage], ring.parity ^ 1);
-        if (kSame || current.source == 0) {
-          produce<First>(coming, keys, next, next_place, ring.stage);
-        } else {
-          produce<Second>(coming, keys, next, next_place, ring.stage);
-        }
-        ptx::fence_async_proxy();
-        ptx::mbarrier_arrive(&shared.keys_full[ring.stage]);
-        ring.advance();
-      } else if (step == 1) {
-        if (next.count == 0) return;
+      uint4 piece[kBatches] = {};
+      if (step >= kAhead) {
+        ptx::wait_copies<kAhead - 1>();
+#pragma unroll
+        for (int b = 0; b < kBatches; ++b) piece[b] = ptx::load_shared(at + b * (kColumnBytes / kBatches));
+      }
+      copy_column(front);  // while the piece is on its way
+      if (step < kAhead) continue;
+      if (column == columns) {
+        __syncwarp();  // the scales and `opened` come from other lanes
+        if (widened == front.opened) return;
+        const uint32_t opened = shared.opened[warp][widened % kLists];
+        source = static_cast<int>(opened >> 16);
 #pragma unroll
         for (int b = 0; b < kBatches; ++b) {
-          keys[b] = locate(next, next_place, b);
-          load_section(keys[b], next.source, 0, coming[b]);
+          const uint32_t from = at - lane * 16 + b * (kColumnBytes / kBatches);
+          scales[b] =
+              kSame || source == 0 ? take_scales(First{}, from, key, part) : take_scales(Second{}, from, key, part);
         }
-      } else if (step > 1) {
-        return;
+        ++widened;
+        column = 0;
+        columns = kSame || source == 0 ? Columns<First>::kCount : Columns<Second>::kCount;
+        trace(Trace::kColumn);
+        ptx::mbarrier_wait(&shared.barriers.keys_empty[ring.stage()][0], ring.parity() ^ 1);
+        trace(Trace::kFree);
+        if (lane < kBatches) {
+          shared.valid[ring.stage()][lane * kProducerWarps + warp] = static_cast<uint8_t>(opened >> (lane * 8));
+        }
+        __syncwarp();  // their places are free for copies
+      } else {
+        if (kSame || source == 0) {
+          widen_column<First>(piece, scales, ring, column);
+        } else {
+          widen_column<Second>(piece, scales, ring, column);
+        }
+        ++column;
+        if (column == columns) {
+          ring.advance();
+          trace(Trace::kWidened);
+        }
       }
-      current = next;
-      next = after;
+      advance(at, ring_begin());
     }
   }
 };

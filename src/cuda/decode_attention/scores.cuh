@@ -1,106 +1,285 @@
 // The scores warpgroup: Q K^T of one key tile after another, softmax with a running maximum, P as bf16 to shared
-// memory.
+// memory; what the values role needs at the end of a row.
 #pragma once
 
 #include "cuda/attention/softmax.cuh"
+#include "cuda/decode_attention/output.cuh"
 #include "cuda/decode_attention/query.cuh"
 #include "cuda/ptx/wgmma.cuh"
 
 namespace megamla::cuda {
 
+// The running maximum of a head is an earlier tile's until probabilities add up to more than this, in one thread's 16
+// of a tile: most tiles need no maximum, and leave the accumulators as they are. Some probability is then above 2^8, so
+// that the maximum moves by more than its slack.
+constexpr float kMostSum = 4096;
+constexpr float kLaggingSlack = 6;
+
 struct Scores {
   const DecodeParams& p;
   Shared& shared;
   int thread;
-  int lane;
-  int rows[2];  // heads of the tile whose logits this thread has
   Ring ring;
+  Query query;
 
-  __device__ Scores(const DecodeParams& params, Shared& s, int t) : p(params), shared(s), thread(t), lane(t % 32) {
-    rows[0] = t / 32 * 16 + lane / 4;
-    rows[1] = rows[0] + 8;
-  }
+  // The heads of the tile whose logits this thread has: head() and head() + 8.
+  __device__ __forceinline__ int head() const { return thread / 32 * 16 + thread % 32 / 4; }
+
+  __device__ Scores(const DecodeParams& params, Shared& s, int t) : p(params), shared(s), thread(t) {}
+
+  __device__ __forceinline__ void meet() const { ptx::named_barrier<1, kScoreThreads>(); }
 
   __device__ __forceinline__ void multiply(float (&logits)[32]) const {
-    const ptx::Descriptor q(ptx::shared_address(shared.q), 0, 8 * kRowBytes);
-    const ptx::Descriptor k(ptx::shared_address(shared.keys[ring.stage]), 0, 8 * kRowBytes);
-    ptx::wgmma_fence();
-#pragma unroll 1
-    for (int block = 0; block < kBlocks; ++block) {
+    uint32_t q_address = ptx::shared_address(shared.q);
+    ptx::forget(q_address);  // its descriptors
+    const ptx::Descriptor q(q_address, 0, 8 * kRowBytes);
+    const ptx::Descriptor k(ptx::shared_address(shared.keys[ring.stage()]), 0, 8 * kRowBytes);
 #pragma unroll
-      for (int step = 0; step < 4; ++step) {
-        const uint32_t offset = block * kBlockBytes + step * 32;
-        ptx::wgmma_m64n64k16(logits, q.at(offset), k.at(offset), 1);
+    for (int part = 0; part < kParts; ++part) {
+      ptx::mbarrier_wait(&shared.barriers.keys_full[ring.stage()][part], ring.parity());
+      if (kReadersFence) ptx::fence_async_proxy();
+      if (part == 0) trace(Trace::kKeys);
+      ptx::wgmma_fence();
+#pragma unroll
+      for (int block = part * kPartBlocks; block < (part + 1) * kPartBlocks; ++block) {
+#pragma unroll
+        for (int step = 0; step < 4; ++step) {
+          const uint32_t offset = block * kBlockBytes + step * 32;
+          if (block < kQueryBlocks) {
+            ptx::wgmma_m64n64k16(logits, q.at(offset), k.at(offset), offset != 0);
+          } else {
+            ptx::wgmma_m64n64k16(logits, query.words[(block - kQueryBlocks) * 4 + step], k.at(offset));
+          }
+        }
       }
+      ptx::wgmma_commit();
     }
-    ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
     ptx::pin(logits);
   }
 
-  // Maxima of the tile move the running ones; the factor of what was summed before goes to the values role.
-  __device__ __forceinline__ void follow_maximum(const float (&logits)[32], float (&m)[2], float (&sum)[2]) const {
+  // Probabilities: unrounded into the tile's sum, rounded into shared memory.
+  __device__ __forceinline__ void exponentiate(const float (&logits)[32], const float (&scale)[2], const float (&m)[2],
+                                               float (&sum)[2]) const {
+    // As stmatrix takes them: lane l gives a row of matrix l / 8, which are those of heads 0 .. 7 and 8 .. 15 of the
+    // warp at one chunk of 8 keys, then at the next. Chunk j of a row lies at j ^ (row % 8).
+    const int lane = thread % 32;
+    const uint32_t at = ptx::shared_address(shared.p[ring.stage()]) +
+                        (thread / 32 * 16 + lane / 8 % 2 * 8 + lane % 8) * kRowBytes + ((lane / 16 ^ lane % 8) << 4);
+    sum[0] = sum[1] = 0;
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float largest = largest_logit(logits, r);
-      const float next = largest > m[r] + kMaximumSlack ? largest : m[r];
-      const float alpha = exp2_approx(m[r] - next);
-      m[r] = next;
-      sum[r] *= alpha;
-      if (lane % 4 == 0) shared.alpha[ring.stage][rows[r]] = alpha;
+    for (int pair = 0; pair < 4; ++pair) {
+      uint32_t p_words[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int r = i % 2;
+        const float low = exp2_approx(fmaf(logits[pair * 8 + i * 2], scale[r], -m[r]));
+        const float high = exp2_approx(fmaf(logits[pair * 8 + i * 2 + 1], scale[r], -m[r]));
+        sum[r] += low + high;
+        p_words[i] = pack_bf16(low, high);
+      }
+      ptx::store_matrices(at ^ (pair << 5), p_words);
     }
   }
 
-  __device__ __forceinline__ void tile(const float (&scale)[2], float (&m)[2], float (&sum)[2]) {
-    float logits[32];
+  // The running maximum of a head whose probabilities have become large moves to the tile's; alpha: the factor of what
+  // was summed before.
+  __device__ __forceinline__ void follow_maximum(const float (&logits)[32], const float (&scale)[2], float (&m)[2],
+                                                 float (&alpha)[2]) const {
 #pragma unroll
-    for (int i = 0; i < 32; ++i) logits[i] = 0;
-    ptx::mbarrier_wait(&shared.keys_full[ring.stage], ring.parity);
-    multiply(logits);
-#pragma unroll
-    for (int i = 0; i < 32; ++i) logits[i] *= scale[i / 2 % 2];
-    mask_logits(logits, *reinterpret_cast<const uint2*>(shared.valid[ring.stage]), lane);
-    follow_maximum(logits, m, sum);
-    store_probabilities(logits, m, sum, ptx::shared_address(shared.p[ring.stage]), rows[0], lane);
-    ptx::fence_async_proxy();
-    ptx::mbarrier_arrive(&shared.p_full[ring.stage]);
-    ring.advance();
+    for (int r = 0; r < 2; ++r) {
+      const float largest = largest_logit(logits, r) * scale[r];
+      const float next = largest > m[r] + kLaggingSlack ? largest : m[r];
+      alpha[r] = exp2_approx(m[r] - next);
+      m[r] = next;
+    }
   }
 
-  __device__ __forceinline__ void publish(const float (&m)[2], float (&sum)[2], uint32_t parity) const {
-    ptx::mbarrier_wait(&shared.stats_empty, parity ^ 1);
+  // With the maximum of the tiles before: only if a sum shows that it is far too small, it is sought and the
+  // probabilities are computed again.
+  __device__ __forceinline__ void softmax(float (&logits)[32], const float (&scale)[2], float (&m)[2], float (&sum)[2],
+                                          bool first) const {
+    mask_logits(logits, *reinterpret_cast<const uint2*>(shared.valid[ring.stage()]), thread % 32);
+    float alpha[2] = {1, 1};
+    float tile_sum[2];
+    int follow = first;
+    do {
+      ptx::forget(follow);  // one copy of the code
+      if (follow != 0) follow_maximum(logits, scale, m, alpha);
+      exponentiate(logits, scale, m, tile_sum);
+      follow = __any_sync(~0u, fmaxf(tile_sum[0], tile_sum[1]) > kMostSum);
+    } while (follow != 0);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      sum[r] = sum[r] * alpha[r] + tile_sum[r];
+      if (thread % 4 == 0) shared.alpha[ring.stage()][head() + r * 8] = alpha[r];
+    }
+    ptx::fence_async_proxy();
+  }
+
+  // The row's Q to where multiply finds it. scale: what q . k is multiplied by to be a base-2 logit.
+  __device__ __forceinline__ void prepare_query(const Row& row, int parity, const float* cos_sin, float (&scale)[2]) {
+    const int c = thread % 4;
+    if (cos_sin != nullptr && thread < format::kRopeDim / 4) {
+      ptx::copy_16_async(ptx::shared_address(&shared.rotation[parity][thread * 4]), cos_sin + thread * 4, true);
+    }
+    ptx::commit_copies();
+    float squares[2] = {0, 0};
+#pragma unroll 1
+    for (int half = 0; half < 2; ++half) {
+      query.fetch(p, row, head(), c, half);
+      if (p.q_norm != 0) query.square(squares);
+      if (p.q_negative != 0) query.negate();
+      if (half == 1 && cos_sin != nullptr) query.rotate(ptx::shared_address(shared.rotation[parity]), c);
+      query.arrange();
+      if (half == 1) break;
+      meet();  // all warps are done with the last row's Q
+      query.store(shared, head(), c);
+      ptx::wait_copies<0>();
+      ptx::fence_async_proxy();
+      meet();
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      scale[r] = p.logit_scale;
+      if (p.q_norm == 0) continue;
+      squares[r] += __shfl_xor_sync(~0u, squares[r], 1);
+      squares[r] += __shfl_xor_sync(~0u, squares[r], 2);
+      scale[r] *= rsqrtf(squares[r] * (1.0F / format::kHeadDim) + p.q_norm_eps);
+    }
+  }
+
+  __device__ __forceinline__ void publish(const Row& row, bool outside, const float (&m)[2], float (&sum)[2]) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       sum[r] += __shfl_xor_sync(~0u, sum[r], 1);
       sum[r] += __shfl_xor_sync(~0u, sum[r], 2);
-      if (lane % 4 == 0) {
-        shared.row_max[rows[r]] = m[r];
-        shared.row_sum[rows[r]] = sum[r];
+      if (thread % 4 != 0) continue;
+      if (row.ranks > 1) {
+        shared.row_max[head() + r * 8] = m[r];
+        shared.row_sum[head() + r * 8] = sum[r];
+      } else {
+        const int h = row.first_head + head() + r * 8;
+        shared.factor[head() + r * 8] = output_factor(p, outside, h, m[r], sum[r]);
+        store_lse(p, row.token, outside, h, m[r], sum[r]);
       }
     }
-    ptx::mbarrier_arrive(&shared.stats_full);
+  }
+
+  // The weights of a cluster's partial results, one thread a head; its loads are far apart and go out together.
+  __device__ __forceinline__ void weigh(const Row& row, bool outside) const {
+    ptx::cluster_arrive();
+    ptx::cluster_wait();  // all blocks have published
+    if (thread < kTileHeads) {
+      MergeTable& table = *reinterpret_cast<MergeTable*>(shared.q);
+      const uint32_t max_at = ptx::shared_address(&shared.row_max[thread]);
+      const uint32_t sum_at = ptx::shared_address(&shared.row_sum[thread]);
+      float maxima[plan::kMostClusterBlocks];
+      float sums[plan::kMostClusterBlocks];
+#pragma unroll
+      for (int other = 0; other < plan::kMostClusterBlocks; ++other) {
+        const int from = min(other, row.ranks - 1);
+        maxima[other] = ptx::load_cluster(ptx::cluster_address(max_at, from));
+        sums[other] = ptx::load_cluster(ptx::cluster_address(sum_at, from));
+      }
+      float m = kNoMaximum;
+#pragma unroll
+      for (int other = 0; other < plan::kMostClusterBlocks; ++other) m = fmaxf(m, maxima[other]);
+      float sum = 0;
+#pragma unroll
+      for (int other = 0; other < plan::kMostClusterBlocks; ++other) {
+        const float weight = other < row.ranks ? exp2_approx(maxima[other] - m) : 0;
+        sum += weight * sums[other];
+        table.weight[other][thread] = weight;
+      }
+      table.factor[thread] = output_factor(p, outside, row.first_head + thread, m, sum);
+      if (row.rank == 0) store_lse(p, row.token, outside, row.first_head + thread, m, sum);
+    }
+    __syncwarp();
+    if (thread % 32 == 0) ptx::mbarrier_arrive(&shared.barriers.stats_full);
+    for (int meeting = 1; meeting < kMeetings; ++meeting) {
+      ptx::cluster_arrive_plain();
+      ptx::cluster_wait();
+    }
+  }
+
+  // Asks for the lengths and the position of the index-th row.
+  __device__ __forceinline__ void request(const Row& row, int index) const {
+    ComingRow& coming = shared.coming[index & 1];
+    if (row.any() && thread < 2) {
+      const DecodeKeys& keys = p.keys[thread];
+      if (keys.lens == nullptr) {
+        coming.length[thread] = keys.width;
+      } else {
+        ptx::copy_4_async(ptx::shared_address(&coming.length[thread]), keys.lens + row.token * keys.lens_stride, true);
+      }
+    } else if (row.any() && thread == 2 && p.cos_sin != nullptr) {
+      const int64_t at = row.token * p.positions_stride;
+      if (p.positions_64 != 0) {
+        ptx::copy_8_async(ptx::shared_address(&coming.position.wide), static_cast<const int64_t*>(p.positions) + at,
+                          true);
+      } else {
+        ptx::copy_4_async(ptx::shared_address(&coming.position.narrow), static_cast<const int32_t*>(p.positions) + at,
+                          true);
+      }
+    }
+    ptx::commit_copies();
+  }
+
+  // How many tiles of the index-th row are this block's, when that has come; the values role is told.
+  __device__ __forceinline__ int begin_row(const Row& row, int index) const {
+    ptx::wait_copies<0>();
+    meet();
+    const int tiles = __shfl_sync(~0u, row.any() ? live_tiles(p, row, shared.coming[index & 1]) : 0, 0);
+    if (thread == 0) shared.tiles[index & 1] = tiles;
+    __syncwarp();
+    if (thread % 32 == 0) ptx::mbarrier_arrive(&shared.barriers.stats_full);
+    return tiles;
   }
 
   __device__ __forceinline__ void run() {
-    const QueryPart part(shared, thread);
-    const ComingRow first = load_row(p, 0);
-    ComingPosition position = load_position(p, first.token);
-    Row row = arrived(p, first);
-    if (row.any() && row.begin < row.end) fetch_query(p, part, row);
-    for (int index = 0; row.any(); ++index) {
-      const ComingRow coming = load_row(p, index + 1);
-      if (row.begin < row.end) arrange_query(p, shared, part, rotation_of(p, position));
-      position = load_position(p, coming.token);
-      ptx::named_barrier<1, kScoreThreads>();
-      const float scale[2] = {logit_scale(p, shared, rows[0]), logit_scale(p, shared, rows[1])};
+    Row row = row_at(p, 0);
+    request(row, 0);
+    if (row.any()) Query::prefetch(p, row, thread);
+    int tiles = 0;
+#pragma unroll 1
+    for (int index = 0;; ++index) {
+      tiles = begin_row(row, index);
+      trace(Trace::kRow);
+      if (!row.any()) return;
+      float scale[2] = {0, 0};
+      if (tiles > 0) prepare_query(row, index & 1, rotation_of(p, shared.coming[index & 1].position).cos_sin, scale);
+      trace(Trace::kQuery);
+      const bool live = row.first_head + __shfl_sync(~0u, head(), 0) < p.live_heads;  // the warp has a head
+      ptx::forget(index), ptx::forget(thread);  // what follows from them needs no registers in between
+      row = row_at(p, index + 1);
+      request(row, index + 1);
+      if (row.any()) Query::prefetch(p, row, thread);
       float m[2] = {kNoMaximum, kNoMaximum};
       float sum[2] = {0, 0};
 #pragma unroll 1
-      for (int t = row.begin; t < row.end; t += row.ranks) tile(scale, m, sum);
-      ptx::named_barrier<1, kScoreThreads>();  // every warp is done with Q and its squares
-      row = arrived(p, coming);
-      if (row.any() && row.begin < row.end) fetch_query(p, part, row);
-      publish(m, sum, index & 1);
+      for (bool first = true; tiles > 0; --tiles, first = false) {
+        ptx::forget(thread);
+        float logits[32];
+        multiply(logits);
+        trace(Trace::kScored);
+        if (live) softmax(logits, scale, m, sum, first);
+        __syncwarp();
+        if (thread % 32 == 0) ptx::mbarrier_arrive(&shared.barriers.p_full[ring.stage()]);
+        ring.advance();
+        trace(Trace::kProbabilities);
+      }
+      ptx::forget(index), ptx::forget(thread);
+      row = row_at(p, index);
+      const bool outside = rotation_of(p, shared.coming[index & 1].position).outside;
+      ptx::mbarrier_wait(&shared.barriers.stats_empty, index & 1);  // the row before has ended
+      publish(row, outside, m, sum);
+      trace(Trace::kPublished);
+      if (row.ranks > 1) {  // the last one
+        weigh(row, outside);
+        return;
+      }
+      row = row_at(p, index + 1);
     }
   }
 };

@@ -3,84 +3,130 @@
 
 #include <cstdint>
 
+#include "cuda/attention/rotation.cuh"
 #include "cuda/attention/tile.cuh"
 #include "cuda/decode_attention/params.hpp"
+#include "cuda/decode_attention/trace.cuh"
 #include "cuda/ptx/sync.cuh"
 #include "plan/decode_split.hpp"
 
 namespace megamla::cuda {
 
 constexpr int kStages = 2;
-using Ring = StageRing<kStages>;
 // Roles: two warpgroups of values (each owns 256 of the 512 output dims), one of scores, one of producers.
 constexpr int kValueThreads = 256;
 constexpr int kScoreThreads = 128;
 constexpr int kProducerWarps = 4;
 constexpr int kBatches = kTileKeys / 8 / kProducerWarps;  // of 8 keys, per warp and tile
 constexpr int kThreads = kValueThreads + kScoreThreads + 32 * kProducerWarps;
-constexpr int kSlotTiles = 4;  // whose slots a producer warp holds or waits for
+constexpr int kQueryBlocks = kBlocks / 2;  // of Q in shared memory; the other dims are in the scores role's registers
+// A key tile is handed to the scores role in parts: Q K^T of the first dims runs while the last ones are widened.
+#ifndef MEGAMLA_DECODE_PARTS
+#define MEGAMLA_DECODE_PARTS 4
+#endif
+constexpr int kParts = MEGAMLA_DECODE_PARTS;
+constexpr int kPartDims = format::kHeadDim / kParts;
+constexpr int kPartBlocks = kBlocks / kParts;
+static_assert(kPartDims % 128 == 0);
+// Raw records on their way: per producer warp a ring of columns, each 64 bytes of the warp's 16 records of a tile (or
+// their scales).
+constexpr int kColumns = 11;
+constexpr int kColumnBytes = kBatches * 32 * 16;
+constexpr int kLists = 4;  // tiles whose slots a producer warp holds or waits for
+
+// Key tiles are written by ordinary stores and read by the tensor cores: the writers fence, once a part. With
+// MEGAMLA_DECODE_READERS_FENCE the readers do instead; writers have copies under way that a fence might wait for.
+#ifdef MEGAMLA_DECODE_READERS_FENCE
+constexpr bool kReadersFence = true;
+#else
+constexpr bool kReadersFence = false;
+#endif
 
 // Inside each group of 32 dims, for Q, keys and so for the columns of O: 16-byte chunk i holds the dims
 // i, 4 + i, 8 + i, 12 + i, .. 28 + i. Fp4 codes unpack into such pairs (i, 4 + i) without a byte permute, and a thread
 // of the values role, which has columns 8 i + 2 c and 8 i + 2 c + 1 of every i, has the 8 consecutive dims from 8 c on.
 
+// What a producer warp knows of a coming tile: its 16 entries of the list and the list's length.
+struct TileList {
+  int32_t slots[kBatches * 8];
+  int32_t length;
+  int32_t first;   // the tile's first entry
+  int32_t source;  // 0 window, 1 compressed, -1: no more tiles
+  int32_t padding;
+};
+
+// What the scores role asks for a row ahead.
+struct ComingRow {
+  int32_t length[2];
+  ComingPosition position;
+};
+
+struct Barriers {
+  uint64_t keys_full[kStages][kParts];  // producers -> scores; one arrival a warp, as everywhere here
+  uint64_t keys_empty[kStages][2];      // values -> producers, for the dims of either warpgroup
+  uint64_t p_full[kStages];             // scores -> values
+  uint64_t stats_full;                  // scores -> values: what a row ends with, and the next one's tiles
+  uint64_t stats_empty;                 // values -> scores
+};
+constexpr int kBarriers = sizeof(Barriers) / sizeof(uint64_t);
+
 struct Shared {
-  alignas(1024) uint8_t q[kTileBytes];
-  alignas(1024) uint8_t keys[kStages][kTileBytes];  // at the end the partial O that a cluster merges
+  alignas(1024) uint8_t q[kQueryBlocks * kBlockBytes];  // at the end of a shared row its MergeTable
+  alignas(1024) uint8_t keys[kStages][kTileBytes];      // at the end of a shared row the partial O
   alignas(1024) uint8_t p[kStages][kBlockBytes];
-  alignas(8) uint8_t valid[kStages][kTileKeys / 8];         // bit k % 8 of byte k / 8
-  int32_t slots[kProducerWarps][kSlotTiles][kBatches * 8];  // of the coming tiles, for each producer warp
-  float alpha[kStages][kTileHeads];  // what the accumulators of a head are multiplied by before a tile
-  float q_square[2][kTileHeads];     // sums of q^2, of the two threads that load a head
-  float row_max[kTileHeads];
+  alignas(16) uint8_t raw[kProducerWarps][kColumns][kColumnBytes];
+  alignas(16) float rotation[2][format::kRopeDim];  // cos, sin of a row's position; by the row's parity
+  alignas(16) ComingRow coming[2];                  // by the row's parity
+  int32_t tiles[2];                                 // of a row, likewise
+  alignas(16) TileList lists[kProducerWarps][kLists];
+  uint32_t opened[kProducerWarps][kLists];           // tiles whose records are on their way: source, valid keys
+  alignas(8) uint8_t valid[kStages][kTileKeys / 8];  // bit k % 8 of byte k / 8
+  float alpha[kStages][kTileHeads];                  // what the accumulators of a head are multiplied by before a tile
+  float row_max[kTileHeads];                         // of a shared row
   float row_sum[kTileHeads];
-  float merge_weight[plan::kMostClusterBlocks][kTileHeads];
-  float merge_factor[kTileHeads];
-  // Producers -> scores, values; values -> producers; scores -> values; the same for row_max and row_sum.
-  alignas(8) uint64_t slots_full[kProducerWarps][kSlotTiles];
-  uint64_t keys_full[kStages];
-  uint64_t keys_empty[kStages];
-  uint64_t p_full[kStages];
-  uint64_t stats_full;
-  uint64_t stats_empty;
+  float factor[kTileHeads];  // from accumulators to output; negative: zeros, whatever the accumulators are
+  alignas(8) Barriers barriers;
+  uint64_t lists_full[kProducerWarps][kLists];
 };
 static_assert(sizeof(Shared) <= 232448);
 constexpr int kSharedBytes = sizeof(Shared);
 
-// A query row (64 heads of a token) and its key tiles: those of the window list, then those of the compressed list. The
-// blocks of a cluster take turns, so that each has its share of either kind of record.
+// How often all threads of a cluster meet at the end of a shared row: maxima and sums are there, partial O are there,
+// and have been read.
+constexpr int kMeetings = 3;
+// Weights of the blocks' partial results, then the factor of their sum.
+struct MergeTable {
+  float weight[plan::kMostClusterBlocks][kTileHeads];
+  float factor[kTileHeads];
+};
+static_assert(sizeof(MergeTable) <= sizeof(Shared::q));
+
+// A ring of stages as one role walks it: one register.
+struct Ring {
+  uint32_t tiles = 0;
+  __device__ __forceinline__ uint32_t stage() const { return tiles & 1; }
+  __device__ __forceinline__ uint32_t parity() const { return tiles >> 1 & 1; }
+  __device__ __forceinline__ void advance() { ++tiles; }
+};
+static_assert(kStages == 2);
+
+// A query row: 64 heads of a token. Its tiles are numbered by the full widths of its lists, window first, so that slots
+// can be asked for before the lengths are known; tiles beyond a length are passed over. The blocks of a cluster take
+// turns: tiles rank, rank + ranks, ..
 struct Row {
-  int token = -1;  // -1: no more rows
+  int token;  // -1: no more rows
   int first_head;
   int rank, ranks;
-  int length[2];
-  int begin, end;  // this block's tiles: begin, begin + ranks, .. below end
   __device__ __forceinline__ bool any() const { return token >= 0; }
-  __device__ __forceinline__ int window_tiles() const { return (length[0] + kTileKeys - 1) / kTileKeys; }
 };
 
-// A row whose numbers are still on their way from memory: nothing here has looked at them yet.
-struct ComingRow {
-  int token;
-  int first_head;
-  int rank, ranks;
-  int length[2];
-};
-
-__device__ __forceinline__ int load_length(const DecodeKeys& keys, int token) {
-  if (keys.num_slots == 0) return 0;
-  if (keys.lens == nullptr) return keys.width;
-  return keys.lens[token * keys.lens_stride];
+__device__ __forceinline__ bool shares_a_row(const DecodeParams& p) {
+  return p.cluster > 1 && p.whole_items + ptx::cluster_id() < p.items;
 }
 
 // The index-th row of this block.
-__device__ __forceinline__ ComingRow load_row(const DecodeParams& p, int index) {
-  ComingRow row;
-  row.token = -1;
-  row.first_head = 0;
-  row.rank = 0;
-  row.ranks = 1;
-  row.length[0] = row.length[1] = 0;
+__device__ __forceinline__ Row row_at(const DecodeParams& p, int index) {
+  Row row{-1, 0, 0, 1};
   uint32_t item = blockIdx.x + static_cast<uint32_t>(index) * gridDim.x;
   if (item >= p.whole_items) {
     // Shared rows come last, at most one a cluster.
@@ -92,22 +138,19 @@ __device__ __forceinline__ ComingRow load_row(const DecodeParams& p, int index) 
   }
   row.token = static_cast<int>(item >> p.head_tiles_log);
   row.first_head = static_cast<int>(item & ((1u << p.head_tiles_log) - 1)) * kTileHeads;
-  row.length[0] = load_length(p.keys[0], row.token);
-  row.length[1] = load_length(p.keys[1], row.token);
   return row;
 }
 
-__device__ __forceinline__ Row arrived(const DecodeParams& p, const ComingRow& coming) {
-  Row row;
-  row.token = coming.token;
-  row.first_head = coming.first_head;
-  row.rank = coming.rank;
-  row.ranks = coming.ranks;
-  row.length[0] = min(max(coming.length[0], 0), p.keys[0].width);
-  row.length[1] = min(max(coming.length[1], 0), p.keys[1].width);
-  row.begin = row.rank;
-  row.end = row.window_tiles() + (row.length[1] + kTileKeys - 1) / kTileKeys;
-  return row;
+// How many tiles of the row this block attends.
+__device__ __forceinline__ int live_tiles(const DecodeParams& p, const Row& row, const ComingRow& coming) {
+  const auto tiles = [&](int i) {
+    return (min(max(coming.length[i], 0), p.keys[i].width) + kTileKeys - 1) / kTileKeys;
+  };
+  const int window = tiles(0);
+  const int end = p.window_tiles + tiles(1);
+  if (row.ranks == 1) return window + end - p.window_tiles;
+  const auto below = [&](int tile) { return (tile - row.rank + row.ranks - 1) / row.ranks; };
+  return below(window) + below(end) - below(p.window_tiles);
 }
 
 }  // namespace megamla::cuda

@@ -1,39 +1,38 @@
 // The values warpgroups: O += P V, each for 256 of the 512 dims, and the end of a row.
 #pragma once
 
-#include "cuda/decode_attention/output.cuh"
 #include "cuda/decode_attention/scores.cuh"
 
 namespace megamla::cuda {
 
-constexpr int kHalfDims = format::kHeadDim / 2;  // of a warpgroup
-constexpr int kAccumulators = 128;               // 64 heads x 256 dims over 128 threads
+constexpr int kAccumulators = 128;  // 64 heads x 256 dims over the 128 threads of a warpgroup
 
 struct Values {
   const DecodeParams& p;
   Shared& shared;
   int thread;     // of 256
   int warpgroup;  // 0, 1
-  int lane;
-  int rows[2];  // heads of the tile
   Ring ring;
 
+  // The heads of the tile whose accumulators this thread has: head() and head() + 8.
+  __device__ __forceinline__ int head() const { return thread % 128 / 32 * 16 + thread % 32 / 4; }
+
   __device__ Values(const DecodeParams& params, Shared& s, int t)
-      : p(params), shared(s), thread(t), warpgroup(__shfl_sync(~0u, t / 128, 0)), lane(t % 32) {
-    rows[0] = t % 128 / 32 * 16 + lane / 4;
-    rows[1] = rows[0] + 8;
-  }
+      : p(params), shared(s), thread(t), warpgroup(__shfl_sync(~0u, t / 128, 0)) {}
 
   __device__ __forceinline__ void tile(float (&o)[kAccumulators]) {
-    ptx::mbarrier_wait(&shared.p_full[ring.stage], ring.parity);
-    const float alpha[2] = {shared.alpha[ring.stage][rows[0]], shared.alpha[ring.stage][rows[1]]};
+    ptx::mbarrier_wait(&shared.barriers.p_full[ring.stage()], ring.parity());
+    if (kReadersFence) ptx::fence_async_proxy();
+    trace(Trace::kTaken);
+    const float alpha[2] = {shared.alpha[ring.stage()][head()], shared.alpha[ring.stage()][head() + 8]};
     if (__any_sync(~0u, alpha[0] != 1 || alpha[1] != 1)) {
 #pragma unroll
       for (int i = 0; i < kAccumulators; ++i) o[i] *= alpha[i / 2 % 2];
     }
-    const ptx::Descriptor probabilities(ptx::shared_address(shared.p[ring.stage]), 0, 8 * kRowBytes);
-    const ptx::Descriptor v(ptx::shared_address(shared.keys[ring.stage]) + warpgroup * (kBlocks / 2) * kBlockBytes,
+    const ptx::Descriptor probabilities(ptx::shared_address(shared.p[ring.stage()]), 0, 8 * kRowBytes);
+    const ptx::Descriptor v(ptx::shared_address(shared.keys[ring.stage()]) + warpgroup * (kBlocks / 2) * kBlockBytes,
                             kBlockBytes, 8 * kRowBytes);
+    ptx::pin(o);
     ptx::wgmma_fence();
 #pragma unroll
     for (int step = 0; step < kTileKeys / 16; ++step) {
@@ -43,183 +42,221 @@ struct Values {
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
     ptx::pin(o);
-    ptx::mbarrier_arrive(&shared.keys_empty[ring.stage]);
+    if (thread % 32 == 0) ptx::mbarrier_arrive(&shared.barriers.keys_empty[ring.stage()][warpgroup]);
     ring.advance();
+    trace(Trace::kSummed);
   }
 
-  // row_max and row_sum of this thread's heads.
-  struct Stats {
-    float max[2];
-    float sum[2];
-  };
-  __device__ __forceinline__ Stats take_stats(uint32_t parity) const {
-    ptx::mbarrier_wait(&shared.stats_full, parity);
-    Stats s;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      s.max[r] = shared.row_max[rows[r]];
-      s.sum[r] = shared.row_sum[rows[r]];
-    }
-    return s;
-  }
-  __device__ __forceinline__ void leave_stats() const { ptx::mbarrier_arrive(&shared.stats_empty); }
-
-  // Accumulators of one group and head rows[r], in the order of their dims.
+  // Accumulators of one group and head head() + r * 8, in the order of their dims.
   __device__ __forceinline__ static void dims_of(const float* o, int r, float (&x)[8]) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) x[i] = o[i * 4 + r * 2], x[4 + i] = o[i * 4 + r * 2 + 1];
   }
 
-  // One group at a time, after which the accumulators move down by a group: straight code for all eight would have to
-  // be fetched anew for every row.
-  template <class Store>
-  __device__ __forceinline__ void for_groups(const OutputRow& row, float (&o)[kAccumulators], Store&& store) const {
-    constexpr int kStep = 1;
-#pragma unroll 1
-    for (int g = 0; g < 8; g += kStep) {
+  __device__ __forceinline__ bool any_live(int first_head) const {
+    return first_head + __shfl_sync(~0u, head(), 0) < p.live_heads;
+  }
+
+  __device__ __forceinline__ static void put_dims(float* o, int r, const float (&x)[8]) {
 #pragma unroll
-      for (int k = 0; k < kStep; ++k) {
+    for (int i = 0; i < 4; ++i) o[i * 4 + r * 2] = x[i], o[i * 4 + r * 2 + 1] = x[4 + i];
+  }
+  // Groups 14 and 15, of both heads, by the row's table. Partial sums may be rotated like whole ones.
+  __device__ __forceinline__ void rotate(float (&o)[kAccumulators], uint32_t cos_sin) const {
 #pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          float x[8];
-          dims_of(o + k * 16, r, x);
-          rotate_back_group(row, x, warpgroup * 8 + g + k, lane % 4);
-          store(x, r, warpgroup * 8 + g + k);
-        }
+    for (int k = 0; k < 2; ++k) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        float* group = o + kAccumulators - 32 + k * 16;
+        float x[8];
+        dims_of(group, r, x);
+        float4 cosines, sines;
+        load_rotation(cos_sin, k * 4 + thread % 4, cosines, sines);
+        rotate_back(x, cosines, sines);
+        put_dims(group, r, x);
       }
-#pragma unroll
-      for (int i = 0; i < kAccumulators - 16 * kStep; ++i) o[i] = o[i + 16 * kStep];
     }
   }
 
-  __device__ __forceinline__ void finish(const OutputRow& row, int first_head, float (&o)[kAccumulators],
-                                         const Stats& s) const {
-    float factor[2];
+  // kTogether groups at a time, after which the accumulators move down by as many: straight code for all eight would be
+  // fetched anew for every row.
+  template <int kTogether, class Store>
+  __device__ __forceinline__ void for_groups(float (&o)[kAccumulators], Store&& store) const {
+#pragma unroll 1
+    for (int g = 0;; g += kTogether) {
+#pragma unroll
+      for (int k = 0; k < kTogether; ++k) store(o + k * 16, warpgroup * 8 + g + k);
+      if (g + kTogether >= 8) return;
+#pragma unroll
+      for (int i = 0; i < kAccumulators - 16 * kTogether; ++i) o[i] = o[i + 16 * kTogether];
+    }
+  }
+
+  __device__ __forceinline__ void store_group_pair(const PairPlace& place, const float* o,
+                                                   const OutputFactor (&factor)[2], int first) const {
+    const PairPlace second = eight_heads_on(p, place, first + 8 < p.live_heads);
+    float x[8];
+    dims_of(o, 0, x);
+    store_pair(place, x, factor[0], thread % 4);
+    dims_of(o, 1, x);
+    store_pair(second, x, factor[1], thread % 4);
+  }
+  __device__ __forceinline__ void store_group_plain(int token, const float* o, const OutputFactor (&factor)[2],
+                                                    int first, int group) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int head = first_head + rows[r];
-      factor[r] = output_factor(p, row, head, s.max[r], s.sum[r]);
-      if (warpgroup == 0 && lane % 4 == 0) store_lse(p, row, head, s.max[r], s.sum[r]);
+      float x[8];
+      dims_of(o, r, x);
+      store_plain(p, token, first + r * 8, x, factor[r], group * 32 + thread % 4 * 8);
     }
-    const int c = lane % 4;
+  }
+
+  __device__ __forceinline__ void finish(int token, int first_head, float (&o)[kAccumulators]) const {
+    const OutputFactor factor[2] = {OutputFactor(shared.factor[head()]), OutputFactor(shared.factor[head() + 8])};
+    const int first = first_head + head();
     if (p.output == MEGAMLA_OUTPUT_FP8_PAIR) {
-      PairPlace places[2] = {pair_place(p, row.token, first_head + rows[0], warpgroup * 8, c),
-                             pair_place(p, row.token, first_head + rows[1], warpgroup * 8, c)};
-      for_groups(row, o,
-                 [&](const float(&x)[8], int r, int) { store_pair(p, places[r], x, factor[r], row.outside, c); });
-    } else {
-      for_groups(row, o, [&](const float(&x)[8], int r, int group) {
-        store_plain(p, row.token, first_head + rows[r], x, factor[r], row.outside, group * 32 + c * 8);
+      PairPlace place = pair_place(p, token, first, warpgroup * 8, thread % 4);
+      for_groups<2>(o, [&](const float* group_o, int) {
+        store_group_pair(place, group_o, factor, first);
+        to_next_group(p, place);
       });
+    } else {
+      for_groups<1>(o,
+                    [&](const float* group_o, int group) { store_group_plain(token, group_o, factor, first, group); });
     }
   }
 
   // Blocks of a cluster leave their partial O in their key stages; each then merges every ranks-th group of 32 dims,
-  // rank after rank.
+  // rank after rank. What becomes e4m3 crosses the cluster as bf16: half the bytes, of what takes longest here.
+  template <bool kPacked>
+  static constexpr int kVectors = kPacked ? 2 : 4;  // 16 bytes, of a group's 16 accumulators
+  template <bool kPacked>
   __device__ __forceinline__ void leave_partial(const float (&o)[kAccumulators]) {
     ptx::named_barrier<2, kValueThreads>();  // both warpgroups are done with the stages
-    float4* partial = reinterpret_cast<float4*>(shared.keys);
+    const uint32_t partial = ptx::shared_address(shared.keys) + thread * 16;
 #pragma unroll
-    for (int i = 0; i < kAccumulators; i += 4) {
-      partial[i / 4 * kValueThreads + thread] = {o[i], o[i + 1], o[i + 2], o[i + 3]};
+    for (int i = 0; i < 8 * kVectors<kPacked>; ++i) {
+      uint4 v;
+      if (kPacked) {
+        const float* x = o + i * 8;
+        v = {pack_bf16(x[0], x[1]), pack_bf16(x[2], x[3]), pack_bf16(x[4], x[5]), pack_bf16(x[6], x[7])};
+      } else {
+        const float* x = o + i * 4;
+        v = {__float_as_uint(x[0]), __float_as_uint(x[1]), __float_as_uint(x[2]), __float_as_uint(x[3])};
+      }
+      ptx::store_shared(partial + i * (kValueThreads * 16), v);
     }
   }
 
-  __device__ __forceinline__ void merge(const OutputRow& row, int first_head, int rank, int ranks) {
-    const uint32_t max_at = ptx::shared_address(shared.row_max);
-    const uint32_t sum_at = ptx::shared_address(shared.row_sum);
-    // The weights of the blocks' partial results, one thread a head; all loads at once, each takes long.
-    if (thread < kTileHeads) {
-      float maxima[plan::kMostClusterBlocks];
-      float sums[plan::kMostClusterBlocks];
+  // v += a rank's accumulators of a group, weighted by head.
+  __device__ __forceinline__ static void add_partial(const uint4 (&u)[4], const float (&weight)[2], float (&v)[16]) {
 #pragma unroll
-      for (int other = 0; other < plan::kMostClusterBlocks; ++other) {
-        const int from = min(other, ranks - 1);
-        maxima[other] = ptx::load_cluster(ptx::cluster_address(max_at + thread * 4, from));
-        sums[other] = ptx::load_cluster(ptx::cluster_address(sum_at + thread * 4, from));
-      }
-      float m = kNoMaximum;
-#pragma unroll
-      for (int other = 0; other < plan::kMostClusterBlocks; ++other) m = fmaxf(m, maxima[other]);
-      float sum = 0;
-#pragma unroll
-      for (int other = 0; other < plan::kMostClusterBlocks; ++other) {
-        const float weight = other < ranks ? exp2_approx(maxima[other] - m) : 0;
-        sum += weight * sums[other];
-        shared.merge_weight[other][thread] = weight;
-      }
-      shared.merge_factor[thread] = output_factor(p, row, first_head + thread, m, sum);
-      if (rank == 0) store_lse(p, row, first_head + thread, m, sum);
+    for (int i = 0; i < 4; ++i) {
+      v[i * 4] += weight[0] * __uint_as_float(u[i].x);
+      v[i * 4 + 1] += weight[0] * __uint_as_float(u[i].y);
+      v[i * 4 + 2] += weight[1] * __uint_as_float(u[i].z);
+      v[i * 4 + 3] += weight[1] * __uint_as_float(u[i].w);
     }
-    ptx::named_barrier<2, kValueThreads>();
+  }
+  __device__ __forceinline__ static void add_partial(const uint4 (&u)[2], const float (&weight)[2], float (&v)[16]) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const uint32_t words[4] = {u[i].x, u[i].y, u[i].z, u[i].w};
+#pragma unroll
+      for (int w = 0; w < 4; ++w) {
+        v[i * 8 + w * 2] += weight[w % 2] * bf16x2_low(words[w]);
+        v[i * 8 + w * 2 + 1] += weight[w % 2] * bf16x2_high(words[w]);
+      }
+    }
+  }
+
+  template <bool kPacked>
+  __device__ __forceinline__ void merge(int token, int first_head, int rank, int ranks) {
+    const MergeTable& table = *reinterpret_cast<const MergeTable*>(shared.q);
+    const OutputFactor factor[2] = {OutputFactor(table.factor[head()]), OutputFactor(table.factor[head() + 8])};
     const uint32_t partial = ptx::shared_address(shared.keys) + thread * 16;
 #pragma unroll 1
     for (int g = rank; g < 8; g += ranks) {
       float v[16] = {};
-      constexpr int kTogether = 4;
+      constexpr int kTogether = kPacked ? 8 : 4;
 #pragma unroll 1
       for (int first = 0; first < ranks; first += kTogether) {
-        float4 u[kTogether][4];
+        uint4 u[kTogether][kVectors<kPacked>];
 #pragma unroll
         for (int k = 0; k < kTogether; ++k) {
           const int other = min(first + k, ranks - 1);
-          const uint32_t from = ptx::cluster_address(partial + g * 4 * kValueThreads * 16, other);
+          const uint32_t from = ptx::cluster_address(partial + g * kVectors<kPacked> * (kValueThreads * 16), other);
 #pragma unroll
-          for (int i = 0; i < 4; ++i) u[k][i] = ptx::load_cluster_4(from + i * kValueThreads * 16);
+          for (int i = 0; i < kVectors<kPacked>; ++i) u[k][i] = ptx::load_cluster_16(from + i * (kValueThreads * 16));
         }
 #pragma unroll
         for (int k = 0; k < kTogether; ++k) {
           if (first + k >= ranks) break;
-          const float weight[2] = {shared.merge_weight[first + k][rows[0]], shared.merge_weight[first + k][rows[1]]};
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            v[i * 4] += weight[0] * u[k][i].x;
-            v[i * 4 + 1] += weight[0] * u[k][i].y;
-            v[i * 4 + 2] += weight[1] * u[k][i].z;
-            v[i * 4 + 3] += weight[1] * u[k][i].w;
-          }
+          const float weight[2] = {table.weight[first + k][head()], table.weight[first + k][head() + 8]};
+          add_partial(u[k], weight, v);
         }
       }
       const int group = warpgroup * 8 + g;
-      const int c = lane % 4;
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        float x[8];
-        dims_of(v, r, x);
-        rotate_back_group(row, x, group, c);
-        const int head = first_head + rows[r];
-        if (p.output == MEGAMLA_OUTPUT_FP8_PAIR) {
-          PairPlace place = pair_place(p, row.token, head, group, c);
-          store_pair(p, place, x, shared.merge_factor[rows[r]], row.outside, c);
-        } else {
-          store_plain(p, row.token, head, x, shared.merge_factor[rows[r]], row.outside, group * 32 + c * 8);
-        }
+      const int first = first_head + head();
+      if (kPacked) {
+        store_group_pair(pair_place(p, token, first, group, thread % 4), v, factor, first);
+      } else {
+        store_group_plain(token, v, factor, first, group);
       }
     }
   }
 
+  // The end of a row that the blocks of a cluster share; `weighed` is the phase of stats_full that brings the weights.
+  template <bool kPacked>
+  __device__ __forceinline__ void finish_shared(const Row& row, const float (&o)[kAccumulators], uint32_t weighed) {
+    leave_partial<kPacked>(o);
+    ptx::cluster_wait();
+    ptx::cluster_arrive();  // the partial O are there
+    ptx::cluster_wait();
+    ptx::mbarrier_wait(&shared.barriers.stats_full, weighed);
+    trace(Trace::kMet);
+    merge<kPacked>(row.token, row.first_head, row.rank, row.ranks);
+    trace(Trace::kMerged);
+    ptx::cluster_arrive_plain();  // and have been read
+    ptx::cluster_wait();
+  }
+
+  __device__ __forceinline__ void leave_stats() const {
+    if (thread % 32 == 0) ptx::mbarrier_arrive(&shared.barriers.stats_empty);
+  }
+
   __device__ __forceinline__ void run() {
-    for (int index = 0;; ++index) {
-      const ComingRow coming = load_row(p, index);
-      if (coming.token < 0) break;
-      const ComingPosition position = load_position(p, coming.token);
-      const Row row = arrived(p, coming);
+    Row row = row_at(p, 0);
+    ptx::mbarrier_wait(&shared.barriers.stats_full, 0);
+    int tiles = __shfl_sync(~0u, shared.tiles[0], 0);
+    leave_stats();
+#pragma unroll 1
+    for (int index = 0; row.any(); ++index) {
+      if (row.ranks > 1) ptx::cluster_arrive_plain();  // the scores role waits there, with what it published
       float o[kAccumulators];
 #pragma unroll
       for (int i = 0; i < kAccumulators; ++i) o[i] = 0;
-      for (int t = row.begin; t < row.end; t += row.ranks) tile(o);
-      const Rotation rotation = rotation_of(p, position);
-      const OutputRow out{row.token, rotation.cos_sin, rotation.outside};
-      const Stats stats = take_stats(index & 1);
-      if (row.ranks == 1) {
-        leave_stats();
-        finish(out, row.first_head, o, stats);
-      } else {
-        leave_partial(o);
-        ptx::cluster_barrier();
-        merge(out, row.first_head, row.rank, row.ranks);
-        ptx::cluster_leave();
+      const bool rotated = p.cos_sin != nullptr && warpgroup == 1 && tiles > 0;
+#pragma unroll 1
+      for (; tiles > 0; --tiles) tile(o);
+      if (rotated) rotate(o, ptx::shared_address(shared.rotation[index & 1]));
+      ptx::forget(index), ptx::forget(thread);  // the row needs no registers meanwhile
+      row = row_at(p, index);
+      if (row.ranks > 1) {  // the last one
+        if (p.output == MEGAMLA_OUTPUT_FP8_PAIR) {
+          finish_shared<true>(row, o, (index + 1) & 1);
+        } else {
+          finish_shared<false>(row, o, (index + 1) & 1);
+        }
+        return;
       }
+      ptx::mbarrier_wait(&shared.barriers.stats_full, (index + 1) & 1);
+      trace(Trace::kFactors);
+      if (any_live(row.first_head)) finish(row.token, row.first_head, o);
+      trace(Trace::kStored);
+      row = row_at(p, index + 1);
+      tiles = __shfl_sync(~0u, shared.tiles[(index + 1) & 1], 0);
+      leave_stats();
     }
   }
 };

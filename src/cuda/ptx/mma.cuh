@@ -94,10 +94,5 @@ __device__ __forceinline__ uint2 load_shared_2(uint32_t address) {
   asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address));
   return v;
 }
-__device__ __forceinline__ uint4 load_shared_4(uint32_t address) {
-  uint4 v;
-  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address));
-  return v;
-}
 
 }  // namespace megamla::cuda::ptx

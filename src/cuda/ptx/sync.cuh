@@ -96,14 +96,15 @@ __device__ __forceinline__ uint32_t cluster_id() {
   asm volatile("mov.u32 %0, %%clusterid.x;" : "=r"(id));
   return id;
 }
-// All threads of all blocks of the cluster.
-__device__ __forceinline__ void cluster_barrier() {
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+// All threads of all blocks of the cluster arrive, then wait. The plain arrival hands nothing over, and need not wait
+// for what the thread has written.
+__device__ __forceinline__ void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
-// Likewise, for blocks that have only read from each other since.
-__device__ __forceinline__ void cluster_leave() {
-  asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+__device__ __forceinline__ void cluster_arrive_plain() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 // The same shared-memory address in block `rank` of the cluster.
 __device__ __forceinline__ uint32_t cluster_address(uint32_t address, uint32_t rank) {
   uint32_t remote;
@@ -126,41 +127,45 @@ __device__ __forceinline__ void store_shared(uint32_t address, uint2 v) {
 __device__ __forceinline__ void store_shared(uint32_t address, uint32_t v) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
 }
-__device__ __forceinline__ float4 load_cluster_4(uint32_t address) {
-  float4 v;
-  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+__device__ __forceinline__ uint4 load_cluster_16(uint32_t address) {
+  uint4 v;
+  asm volatile("ld.shared::cluster.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                : "r"(address));
   return v;
 }
-// A copy that the compiler takes for a new value, so that the old register is free for the next load.
-__device__ __forceinline__ uint32_t copied(uint32_t v) {
-  uint32_t d;
-  asm volatile("mov.b32 %0, %1;" : "=r"(d) : "r"(v));
-  return d;
+// Four matrices of 8 x 8 bf16 in the layout of wgmma's accumulators; lane l gives the address of row l % 8 of matrix l
+// / 8.
+__device__ __forceinline__ void store_matrices(uint32_t address, const uint32_t (&v)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v[0]), "r"(v[1]),
+               "r"(v[2]), "r"(v[3])
+               : "memory");
 }
-// Loads into registers that are used in turn ("+" ties them: a loop must not move them while the load is under way).
-// Records are read once.
-__device__ __forceinline__ void load_stream(uint4& v, const void* p) {
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
-               : "l"(p));
+// What was computed from v is computed anew instead of being kept in registers meanwhile.
+__device__ __forceinline__ void forget(int& v) { asm volatile("" : "+r"(v)); }
+__device__ __forceinline__ void forget(uint32_t& v) { asm volatile("" : "+r"(v)); }
+// 16 bytes that are read once; zeros where `yes` is false.
+__device__ __forceinline__ uint4 load_stream(const void* p, bool yes) {
+  uint4 v;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "setp.ne.b32 p, %5, 0;\n"
+      "mov.b32 %0, 0;\nmov.b32 %1, 0;\nmov.b32 %2, 0;\nmov.b32 %3, 0;\n"
+      "@p ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];\n}\n"
+      : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
+      : "l"(p), "r"(static_cast<int>(yes)));
+  return v;
 }
-__device__ __forceinline__ void load_2(uint32_t (&v)[4], const void* p) {
-  asm volatile("ld.global.nc.v2.u32 {%0, %1}, [%2];" : "+r"(v[0]), "+r"(v[1]) : "l"(p));
-}
-__device__ __forceinline__ void load_u16(uint32_t& v, const void* p) {
-  asm volatile("ld.global.nc.u16 %0, [%1];" : "+r"(v) : "l"(p));
-}
+__device__ __forceinline__ void prefetch_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 // 16 bytes to shared memory behind the program's back; zeros where `yes` is false.
 __device__ __forceinline__ void copy_16_async(uint32_t to, const void* from, bool yes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(yes ? 16 : 0) : "memory");
 }
-__device__ __forceinline__ void copy_4_async(uint32_t to, const void* from, bool yes) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(yes ? 4 : 0) : "memory");
-}
 __device__ __forceinline__ void copy_8_async(uint32_t to, const void* from, bool yes) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(yes ? 8 : 0) : "memory");
+}
+__device__ __forceinline__ void copy_4_async(uint32_t to, const void* from, bool yes) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(yes ? 4 : 0) : "memory");
 }
 // The calling thread arrives at the barrier when its copies so far are there.
 __device__ __forceinline__ void arrive_after_copies(uint64_t* barrier) {
@@ -179,6 +184,10 @@ __device__ __forceinline__ uint4 load_shared(uint32_t address) {
                : "r"(address)
                : "memory");
   return v;
+}
+__device__ __forceinline__ float4 load_shared_floats(uint32_t address) {
+  const uint4 v = load_shared(address);
+  return {__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w)};
 }
 
 }  // namespace megamla::cuda::ptx

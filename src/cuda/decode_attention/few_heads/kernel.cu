@@ -155,14 +155,15 @@ struct Block {
     leave_stats<kEights>(shared, me, running);
     __syncthreads();  // and the stages have been read
     leave_sums<K::kRopeBf16, kEights>(shared, me, o, ring);
-    ptx::cluster_barrier();
+    ptx::cluster_arrive();
+    ptx::cluster_wait();
     const Item at = item();
-    const OutputRow row{at.token, shared.rotation.cos_sin, shared.rotation.outside};
     const int rank = static_cast<int>(at.rank);
-    weigh(p, shared, row, at.first_head, rank, p.cluster);
+    weigh(p, shared, at.token, at.first_head, rank, p.cluster);
     __syncthreads();
-    store_row<kEights>(p, shared, me, row, at.first_head, rank, p.cluster, ring);
-    ptx::cluster_leave();
+    store_row<kEights>(p, shared, me, at.token, at.first_head, rank, p.cluster, ring);
+    ptx::cluster_arrive_plain();
+    ptx::cluster_wait();
   }
 
   __device__ __forceinline__ void run() {

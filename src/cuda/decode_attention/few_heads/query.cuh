@@ -4,7 +4,6 @@
 
 #include "cuda/bf16x2.cuh"
 #include "cuda/decode_attention/few_heads/tiles.cuh"
-#include "cuda/decode_attention/query.cuh"
 
 namespace megamla::cuda::few_heads {
 
@@ -21,15 +20,13 @@ __device__ __forceinline__ uint32_t query_place(uint32_t staging, int index) {
 template <int kEights>
 __device__ __forceinline__ void fetch_query(const DecodeParams& p, const Lane& me, int token, int first_head,
                                             uint32_t staging) {
-  const int64_t chunk_stride = p.q_chunked != 0 ? p.heads * format::kQChunkDims : format::kQChunkDims;
-  const int64_t head_stride = p.q_chunked != 0 ? format::kQChunkDims : p.q_head_stride;
 #pragma unroll 1
   for (int index = 0; index < kEights * kDimGroups; ++index) {
     const int head = first_head + index / kDimGroups * 8 + me.g;
     const bool live = head < p.live_heads;
     const int chunk = me.warp * (kWarpDims / 16) + index % kDimGroups * 2 + me.c / 2;
     const uint16_t* from =
-        p.q + token * p.q_token_stride + (live ? head : 0) * head_stride + chunk * chunk_stride + me.c % 2 * 8;
+        p.q + token * p.q_token_stride + (live ? head : 0) * p.q_head_stride + chunk * p.q_chunk_stride + me.c % 2 * 8;
     ptx::copy_16_async(query_place(staging, index), from, live);
   }
 }
@@ -50,7 +47,9 @@ __device__ __forceinline__ void rotate_query(const DecodeParams& p, SharedT& sha
       if (p.q_norm != 0) square += sum_of_squares(v);
       const int rope = me.warp * kWarpDims + i * 32 - format::kNopeDim;
       if (rope >= 0 && rotation.cos_sin != nullptr) {
-        v = rotate_chunk(v, rotation.cos_sin, rope / 2 + me.c * 4);
+        const float* cosines = rotation.cos_sin + rope / 2 + me.c * 4;
+        v = rotate_pairs(v, *reinterpret_cast<const float4*>(cosines),
+                         *reinterpret_cast<const float4*>(cosines + format::kRopeDim / 2));
         ptx::store_shared(at, v);
       }
       largest = bf16x2_max(bf16x2_max(largest, v.x & kMagnitude), v.y & kMagnitude);

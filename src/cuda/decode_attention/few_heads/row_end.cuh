@@ -66,9 +66,9 @@ __device__ __forceinline__ void leave_sums(SharedT& shared, const Lane& me, cons
 // Eight threads a head, one for each rank that there may be: the weights of the ranks' sums and the factor of the
 // whole. `unit` of a rank's sums, in 2^-60 as the kernel for many heads has them.
 template <class SharedT>
-__device__ __forceinline__ void weigh(const DecodeParams& p, SharedT& shared, const OutputRow& row, int first_head,
-                                      int rank, int ranks) {
-  static_assert(plan::kMostClusterBlocks == 8 && SharedT::kHeads * 8 <= kThreads);
+__device__ __forceinline__ void weigh(const DecodeParams& p, SharedT& shared, int token, int first_head, int rank,
+                                      int ranks) {
+  static_assert(plan::kMostShares == 8 && SharedT::kHeads * 8 <= kThreads);
   const int head = static_cast<int>(threadIdx.x) / 8;
   const int other = static_cast<int>(threadIdx.x) % 8;
   if (head >= SharedT::kHeads) return;
@@ -88,14 +88,15 @@ __device__ __forceinline__ void weigh(const DecodeParams& p, SharedT& shared, co
   for (int lanes = 1; lanes < 8; lanes *= 2) sum += __shfl_xor_sync(~0u, sum, lanes);
   shared.end.weight[other][head] = weight * unit;
   if (other != 0) return;
-  shared.end.factor[head] = output_factor(p, row, first_head + head, m, sum);
-  if (rank == 0) store_lse(p, row, first_head + head, m, sum);
+  const bool outside = shared.rotation.outside;
+  shared.end.factor[head] = output_factor(p, outside, first_head + head, m, sum);
+  if (rank == 0) store_lse(p, token, outside, first_head + head, m, sum);
 }
 
 // A warp takes 32 dims of 8 heads at a time: four lanes a head, 8 dims each.
 template <int kEights, class SharedT>
-__device__ __forceinline__ void store_row(const DecodeParams& p, const SharedT& shared, const Lane& me,
-                                          const OutputRow& row, int first_head, int rank, int ranks, uint32_t sums) {
+__device__ __forceinline__ void store_row(const DecodeParams& p, const SharedT& shared, const Lane& me, int token,
+                                          int first_head, int rank, int ranks, uint32_t sums) {
   constexpr int kGroups = format::kHeadDim / 32;
 #pragma unroll 1
   for (int item = rank * kWarps + me.warp; item < kGroups * kEights; item += ranks * kWarps) {
@@ -107,29 +108,36 @@ __device__ __forceinline__ void store_row(const DecodeParams& p, const SharedT& 
     constexpr int kTogether = 4;
 #pragma unroll 1
     for (int first = 0; first < ranks; first += kTogether) {
-      float4 u[kTogether][2];
+      uint4 u[kTogether][2];
 #pragma unroll
       for (int k = 0; k < kTogether; ++k) {
         if (first + k >= ranks) break;
-        u[k][0] = ptx::load_cluster_4(ptx::cluster_address(low, first + k));
-        u[k][1] = ptx::load_cluster_4(ptx::cluster_address(high, first + k));
+        u[k][0] = ptx::load_cluster_16(ptx::cluster_address(low, first + k));
+        u[k][1] = ptx::load_cluster_16(ptx::cluster_address(high, first + k));
       }
 #pragma unroll
       for (int k = 0; k < kTogether; ++k) {
         if (first + k >= ranks) break;
         const float weight = shared.end.weight[first + k][head];
-        x[0] += weight * u[k][0].x, x[1] += weight * u[k][0].y, x[2] += weight * u[k][0].z;
-        x[3] += weight * u[k][0].w, x[4] += weight * u[k][1].x, x[5] += weight * u[k][1].y;
-        x[6] += weight * u[k][1].z, x[7] += weight * u[k][1].w;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const uint4& v = u[k][half];
+          x[half * 4] += weight * __uint_as_float(v.x), x[half * 4 + 1] += weight * __uint_as_float(v.y);
+          x[half * 4 + 2] += weight * __uint_as_float(v.z), x[half * 4 + 3] += weight * __uint_as_float(v.w);
+        }
       }
     }
-    rotate_back_group(row, x, group, me.c);
-    const float factor = shared.end.factor[head];
+    constexpr int kPlain = format::kNopeDim / 32;  // groups that are not rotated
+    if (group >= kPlain && shared.rotation.cos_sin != nullptr) {
+      const float* cosines = shared.rotation.cos_sin + (group - kPlain) * 16 + me.c * 4;
+      rotate_back(x, *reinterpret_cast<const float4*>(cosines),
+                  *reinterpret_cast<const float4*>(cosines + format::kRopeDim / 2));
+    }
+    const OutputFactor factor(shared.end.factor[head]);
     if (p.output == MEGAMLA_OUTPUT_FP8_PAIR) {
-      PairPlace place = pair_place(p, row.token, first_head + head, group, me.c);
-      store_pair(p, place, x, factor, row.outside, me.c);
+      store_pair(pair_place(p, token, first_head + head, group, me.c), x, factor, me.c);
     } else {
-      store_plain(p, row.token, first_head + head, x, factor, row.outside, group * 32 + me.c * 8);
+      store_plain(p, token, first_head + head, x, factor, group * 32 + me.c * 8);
     }
   }
 }

@@ -163,8 +163,8 @@ struct Scores {
           const float scale[2] = {ue8m0_to_float(bytes[0], i / 2), ue8m0_to_float(bytes[1], i / 2)};
           add_e4m3<R, false>(acc, at[i], i, scale);
         } else {
-          const uint4 low = ptx::load_shared_4(at[i]);
-          const uint4 high = ptx::load_shared_4(at[i] + 8 * RawTile<R>::kPitch);
+          const uint4 low = ptx::load_shared(at[i]);
+          const uint4 high = ptx::load_shared(at[i] + 8 * RawTile<R>::kPitch);
           const ptx::FragmentA first = {low.x, high.x, low.y, high.y};
           const ptx::FragmentA second = {low.z, high.z, low.w, high.w};
 #pragma unroll

@@ -83,6 +83,9 @@ struct Share {
   int window_tiles;
   int tiles;
 };
+__device__ __forceinline__ int load_length(const DecodeKeys& keys, int token) {
+  return keys.lens == nullptr ? keys.width : keys.lens[token * keys.lens_stride];
+}
 struct HeadFactors {
   float query;  // of q, so that f16 holds it
   float logit;  // of q . k
@@ -102,7 +105,7 @@ struct Shared {
     } query;  // before the first tile
     struct {
       float sum[kWarps][kHeads];
-      float weight[plan::kMostClusterBlocks][kHeads];
+      float weight[plan::kMostShares][kHeads];
       float factor[kHeads];
     } end;  // after the last one
   };

@@ -128,7 +128,7 @@ struct Values {
       uint32_t bytes[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        codes[i] = ptx::load_shared_4(keys.data_at(i));
+        codes[i] = ptx::load_shared(keys.data_at(i));
         bytes[i] = ptx::load_shared_u8(keys.scale_at(i));
       }
       const uint32_t scale[2] = {ue8m0_scale_pair(bytes[0], bytes[1]), ue8m0_scale_pair(bytes[2], bytes[3])};
@@ -158,7 +158,7 @@ struct Values {
     constexpr uint32_t kShift = static_cast<uint32_t>(127 - kKeyShift) << 7;
     uint4 v[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) v[i] = ptx::load_shared_4(keys.data_at(i));
+    for (int i = 0; i < 4; ++i) v[i] = ptx::load_shared(keys.data_at(i));
 #pragma unroll
     for (int t = 0; t < 4; ++t) {
       ptx::FragmentA a;

@@ -1,0 +1,180 @@
+// Codes of a record -> bf16 * 2^-60 in a swizzled key tile, a column of 16 bytes a lane at a time.
+#pragma once
+
+#include <cuda_fp8.h>
+
+#include "cuda/bf16x2.cuh"
+#include "cuda/decode_attention/tiles.cuh"
+
+namespace megamla::cuda {
+
+constexpr uint32_t kSigns = 0x80008000u;
+
+// Bit 7 of some byte is set where a byte of the e4m3 codes is NaN.
+__device__ __forceinline__ uint32_t nan_bits(uint32_t codes) { return (codes & 0x7f7f7f7fu) + 0x01010101u; }
+
+// 2^(byte - 127 + 120 - 60) as two bf16, 120 being the bias between e4m3 codes in bf16's place and their values.
+__device__ __forceinline__ uint32_t ue8m0_factor(uint32_t byte, bool nan) {
+  const uint32_t factor = (nan || byte == 255) ? 0x7fc0u : min(byte + (120 - kKeyShift), 254u) << 7;
+  return factor * 0x10001u;
+}
+
+// Four pairs of e4m3 codes at the high (odd) or low (even) bytes of each half -> bf16, times the factor.
+__device__ __forceinline__ uint32_t widen_high_e4m3(uint32_t codes, uint32_t factor) {
+  return bf16x2_multiply((codes & kSigns) | ((codes >> 4) & 0x07f007f0u), factor);
+}
+__device__ __forceinline__ uint32_t widen_low_e4m3(uint32_t codes, uint32_t factor) {
+  return bf16x2_multiply(((codes << 8) & kSigns) | ((codes << 4) & 0x07f007f0u), factor);
+}
+
+// 8 dims in two words of e4m3 -> the pairs (i, 4 + i), i = 0 .. 3.
+__device__ __forceinline__ uint4 widen_e4m3(uint32_t low, uint32_t high, uint32_t factor) {
+  const uint32_t first = __byte_perm(low, high, 0x5410);
+  const uint32_t second = __byte_perm(low, high, 0x7632);
+  return {widen_low_e4m3(first, factor), widen_high_e4m3(first, factor), widen_low_e4m3(second, factor),
+          widen_high_e4m3(second, factor)};
+}
+
+// A nibble's sign and its other three bits go to different places: a product puts copies at both, a mask keeps one of
+// each. `nibbles` has 4 bits in each half; kTimes places them.
+template <uint32_t kTimes>
+__device__ __forceinline__ uint32_t place_e2m1(uint32_t nibbles, uint32_t factor) {
+  return bf16x2_multiply((nibbles * kTimes) & (kSigns | 0x01c001c0u), factor);
+}
+// 8 dims in one word of e2m1, likewise.
+__device__ __forceinline__ uint4 widen_e2m1(uint32_t codes, uint32_t factor) {
+  const uint32_t upper = codes >> 8;
+  return {place_e2m1<0x1040>(codes & 0x000f000fu, factor), place_e2m1<0x104>(codes & 0x00f000f0u, factor),
+          place_e2m1<0x1040>(upper & 0x000f000fu, factor), place_e2m1<0x104>(upper & 0x00f000f0u, factor)};
+}
+
+// 8 dims of bf16, likewise.
+__device__ __forceinline__ uint4 pair_bf16(uint4 v) {
+  return {__byte_perm(v.x, v.z, 0x5410), __byte_perm(v.x, v.z, 0x7632), __byte_perm(v.y, v.w, 0x5410),
+          __byte_perm(v.y, v.w, 0x7632)};
+}
+
+// 2^(126 - 60) times two e4m3 scales, 126 being the bias between e2m1 codes in bf16's place and their values.
+__device__ __forceinline__ uint32_t e4m3_factors(uint32_t codes) {
+  const __half2_raw halves = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(codes), __NV_E4M3);
+  const float2 scales = __half22float2(__half2(halves));
+  static_assert(kKeyShift == 60);
+  uint32_t both;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(scales.y * 0x1p66F), "f"(scales.x * 0x1p66F));
+  return both;  // exact: 4 significant bits
+}
+
+// Lane l of a producer warp has, of each batch of 8 keys, key l % 8 and every fourth 16-byte piece of its record,
+// beginning at part = l / 8: a column is four such pieces, 64 bytes of a record. The 8 lanes of a shared-memory phase
+// then write 8 rows at one chunk, which the swizzle spreads over all banks.
+//
+// What a lane needs of a record's scales, the next column's lowest.
+struct Scales {
+  uint32_t low, high;
+  template <int kBits>
+  __device__ __forceinline__ uint32_t next() {
+    const uint32_t v = low & ((1u << kBits) - 1);
+    low = __funnelshift_r(low, high, kBits);
+    high >>= kBits;
+    return v;
+  }
+};
+
+// A format's way through the ring: kCount data columns after one of scales; kHalf is the first of dims 256 on.
+template <class Record>
+struct Columns {
+  static constexpr int kCount = Record::kDataBytes / 64;
+  static constexpr int kHalf = kCount / 2;  // fp8_584: 4
+};
+
+// The scales of a warp's 16 keys into a column: 16 bytes a key, a batch after the other, 128 bytes on the next 16 of
+// each. `from` is those of key lane % 16, `to` where its first 16 bytes go.
+__device__ __forceinline__ void copy_scales(format::Nvfp4_288, uint32_t to, const uint8_t* from, int lane, bool valid) {
+  const int half = lane / 16;
+  ptx::copy_16_async(to + half * 128, from + half * 16, valid);
+}
+__device__ __forceinline__ void copy_scales(format::Fp8_528, uint32_t to, const uint8_t* from, int lane, bool valid) {
+  if (lane < 16) ptx::copy_16_async(to, from, valid);
+}
+__device__ __forceinline__ void copy_scales(format::Fp8_584, uint32_t to, const uint8_t* from, int lane, bool valid) {
+  if (lane < 16) ptx::copy_8_async(to, from, valid);
+}
+
+// Piece i of part p is scaled by the bytes 8 i + 2 p and 8 i + 2 p + 1.
+__device__ __forceinline__ Scales take_scales(format::Nvfp4_288, uint32_t at, int key, int part) {
+  const uint4 a = ptx::load_shared(at + key * 16);
+  const uint4 b = ptx::load_shared(at + (8 + key) * 16);
+  const uint32_t mine = part * 0x22 + 0x10;
+  return {__byte_perm(__byte_perm(a.x, a.y, mine), __byte_perm(a.z, a.w, mine), 0x5410),
+          __byte_perm(__byte_perm(b.x, b.y, mine), __byte_perm(b.z, b.w, mine), 0x5410)};
+}
+// By the byte 2 i + p / 2.
+__device__ __forceinline__ Scales take_scales(format::Fp8_528, uint32_t at, int key, int part) {
+  const uint4 a = ptx::load_shared(at + key * 16);
+  const uint32_t mine = part < 2 ? 0x6420u : 0x7531u;
+  return {__byte_perm(a.x, a.y, mine), __byte_perm(a.z, a.w, mine)};
+}
+// By the byte i.
+__device__ __forceinline__ Scales take_scales(format::Fp8_584, uint32_t at, int key, int) {
+  const uint4 a = ptx::load_shared(at + key * 16);
+  return {a.x, a.y};
+}
+
+// widen: column i of this lane's key, whose row of the tile is at `row`.
+__device__ __forceinline__ void widen(format::Nvfp4_288, uint4 piece, Scales& scales, uint32_t row, int key, int part,
+                                      int i) {
+  const uint32_t factors = e4m3_factors(scales.next<16>());
+  const uint32_t first = __byte_perm(factors, 0, 0x1010);
+  const uint32_t second = __byte_perm(factors, 0, 0x3232);
+  const uint4 w[4] = {widen_e2m1(piece.x, first), widen_e2m1(piece.y, first), widen_e2m1(piece.z, second),
+                      widen_e2m1(piece.w, second)};
+  // Group 4 i + part: the part's half of block 2 i + part / 2.
+  const uint32_t at = row + (2 * i + part / 2) * kBlockBytes + (((part % 2 * 4) ^ key) << 4);
+  ptx::store_shared(at, uint4{w[0].x, w[1].x, w[2].x, w[3].x});
+  ptx::store_shared(at ^ 0x10, uint4{w[0].y, w[1].y, w[2].y, w[3].y});
+  ptx::store_shared(at ^ 0x20, uint4{w[0].z, w[1].z, w[2].z, w[3].z});
+  ptx::store_shared(at ^ 0x30, uint4{w[0].w, w[1].w, w[2].w, w[3].w});
+}
+
+// 16 dims of e4m3: half of the chunks of group 2 i + part / 2.
+__device__ __forceinline__ void widen_e4m3_column(uint4 piece, uint32_t byte, uint32_t row, int key, int part, int i) {
+  const bool nan = ((nan_bits(piece.x) | nan_bits(piece.y) | nan_bits(piece.z) | nan_bits(piece.w)) & 0x80808080u) != 0;
+  const uint32_t factor = ue8m0_factor(byte, nan);
+  const uint4 first = widen_e4m3(piece.x, piece.y, factor);
+  const uint4 second = widen_e4m3(piece.z, piece.w, factor);
+  const uint32_t at = row + i * kBlockBytes + (((part / 2 * 4) ^ key) << 4) + part % 2 * 8;
+  ptx::store_shared(at, uint2{first.x, second.x});
+  ptx::store_shared(at ^ 0x10, uint2{first.y, second.y});
+  ptx::store_shared(at ^ 0x20, uint2{first.z, second.z});
+  ptx::store_shared(at ^ 0x30, uint2{first.w, second.w});
+}
+__device__ __forceinline__ void widen(format::Fp8_528, uint4 piece, Scales& scales, uint32_t row, int key, int part,
+                                      int i) {
+  widen_e4m3_column(piece, scales.next<8>(), row, key, part, i);
+}
+__device__ __forceinline__ void widen(format::Fp8_584, uint4 piece, Scales& scales, uint32_t row, int key, int part,
+                                      int i) {
+  if (i < format::Fp8_584::kScaleGroups) {
+    widen_e4m3_column(piece, scales.next<8>(), row, key, part, i);
+    return;
+  }
+  // The rotated dims are bf16 already, 32 of them a column.
+  constexpr uint32_t kFactor = (static_cast<uint32_t>(127 - kKeyShift) << 7) * 0x10001u;
+  const uint4 pairs = pair_bf16(piece);
+  const uint32_t half = (i - format::Fp8_584::kScaleGroups) * 4;
+  const uint32_t at = row + (kBlocks - 1) * kBlockBytes + ((half ^ key) << 4) + part * 4;
+  ptx::store_shared(at, bf16x2_multiply(pairs.x, kFactor));
+  ptx::store_shared(at ^ 0x10, bf16x2_multiply(pairs.y, kFactor));
+  ptx::store_shared(at ^ 0x20, bf16x2_multiply(pairs.z, kFactor));
+  ptx::store_shared(at ^ 0x30, bf16x2_multiply(pairs.w, kFactor));
+}
+
+// Dims that are widened after column i.
+__device__ __forceinline__ int dims_after(format::Nvfp4_288, int i) { return (i + 1) * 128; }
+__device__ __forceinline__ int dims_after(format::Fp8_528, int i) { return (i + 1) * 64; }
+__device__ __forceinline__ int dims_after(format::Fp8_584, int i) {
+  return i < format::Fp8_584::kScaleGroups ? (i + 1) * 64 : format::kNopeDim + (i - 6) * 32;
+}
+static_assert(format::Fp8_584::kScaleGroups == 7);
+
+}  // namespace megamla::cuda
