@@ -70,8 +70,8 @@ constexpr Implementation<megamla_decode_attention_params> kImplementations[] = {
      cpu::decode_attention_f32},
     {"reference.decode_attention", MEGAMLA_DEVICE_REFERENCE, supports_all, no_workspace, reference::decode_attention},
 #if MEGAMLA_HAVE_CUDA
-    {"cuda.decode_attention_sm90", MEGAMLA_DEVICE_CUDA, cuda::decode_attention_supports, no_workspace,
-     cuda::decode_attention},
+    {"cuda.decode_attention_sm90", MEGAMLA_DEVICE_CUDA, cuda::decode_attention_supports,
+     cuda::decode_attention_workspace, cuda::decode_attention},
 #endif
 };
 constexpr Op<megamla_decode_attention_params> kOp{"decode_attention", validate, limits_of, memory_of, kImplementations};

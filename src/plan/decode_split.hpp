@@ -6,6 +6,8 @@
 
 namespace megamla::plan {
 
+// The kernel for many heads: one block an SM, each walking rows or parts of rows.
+
 constexpr int kMostClusterBlocks = 16;
 
 // What a GPU holds at once of the attention kernel.
@@ -17,20 +19,44 @@ struct DecodeDevice {
 struct DecodeStep {
   int64_t items;      // tokens times the blocks that a token needs for its heads
   int64_t key_tiles;  // of a row at full list widths
+  bool ragged;        // rows may be shorter than that: only the device knows
   bool batch_invariant;
+  int part_places;  // parts of rows that a block may hold in global memory at once
+};
+
+enum class Spread : int32_t {
+  // Whole rows in turn; few rows, or those of the last wave, shared by the blocks of clusters, which merge what they
+  // have through each other's shared memory.
+  kRows,
+  // The tiles of all rows dealt out evenly, one row after the other, by the lengths that the device finds; whole rows
+  // in turn if that is as good. Parts of rows are merged through global memory, in order, by the block that comes last.
+  kKeys,
+  // Batch-invariant mode: every row in the same segments, whatever its company. Merged as above; or, with clusters of
+  // as
+  // many blocks as a row has segments, as kRows: by the same sums in the same order.
+  kSegments,
 };
 
 struct DecodeSplit {
+  Spread spread;
+  int64_t blocks;  // of the grid, a multiple of cluster
+  // kRows.
   int cluster;          // blocks that share one item's keys
-  int64_t blocks;       // of the grid, a multiple of cluster
   int64_t whole_items;  // the first items, each attended by one block; the others are shared by a cluster each
+  // kSegments, and rows of kRows that are cut alike.
+  int segments;        // of a row; 1: rows are not
+  int segment_tiles;   // of a segment
+  int block_segments;  // of a block
 };
 
-// Of the ways to share rows among the blocks of clusters of one size, the one that takes the fewest tiles one after the
-// other: few items are all shared; of many the last wave's, by clusters that also walk the whole ones. Everything that
-// is shared is resident at once. In batch-invariant mode nothing is shared, so that a row's sums do not depend on the
-// number of rows.
+// The spread that takes the fewest tiles one after the other, of what is resident at once. The segments of a row depend
+// on its key_tiles alone.
 DecodeSplit decode_split(const DecodeStep& step, const DecodeDevice& device);
+
+constexpr int kMostSegments = 5;
+// Of a grid of parts of rows: blocks, in all and for each row.
+constexpr int kMostBlocks = 132;
+constexpr int kBlocksOfARow = kMostSegments;
 
 // The kernel for few heads: several small blocks an SM; every row is shared by the same number of blocks (a cluster),
 // which are not resident all at once where there are many.
@@ -53,7 +79,7 @@ struct DecodeShares {
   int blocks;  // of a row
   int stages;  // of a block
 };
-// In batch-invariant mode `blocks` is a constant. `stages` changes no bits.
+// In batch-invariant mode `blocks` depends on `keys` alone. `stages` changes no bits.
 DecodeShares decode_shares(const ShareStep& step, const ShareDevice& device);
 
 }  // namespace megamla::plan

@@ -93,6 +93,8 @@ TEST_F(CudaOps, DecodeAttention) {
       {9, 16, 131, 200, kFp8, kFp8, MEGAMLA_OUTPUT_F32, 64, 0, true, false, true},
       {3, 16, 128, 300, kV4, kV4, MEGAMLA_OUTPUT_BF16, 64, 8, false, true, false, true, true},
       {150, 16, 96, 70, kFp8, kNvfp4, MEGAMLA_OUTPUT_FP8_PAIR, 53},
+      {70, 64, 64, 200, kFp8, kFp8, MEGAMLA_OUTPUT_F32},
+      {29, 128, 60, 400, kFp8, kNvfp4, MEGAMLA_OUTPUT_F32, 64, 0, false, true, false, true, true},
   };
   for (size_t i = 0; i < std::size(shapes); ++i) {
     SCOPED_TRACE("shape " + std::to_string(i));
@@ -113,9 +115,9 @@ TEST_F(CudaOps, DecodeAttentionOfManyTokens) {
 
 // In batch-invariant mode a row's bits do not depend on its company.
 TEST_F(CudaOps, DecodeAttentionAloneAndInCompany) {
-  for (const int64_t heads : {64, 8}) {
+  for (const int64_t heads : {128, 64, 8}) {
     SCOPED_TRACE(heads);
-    Shape shape{32, heads, 128, 300, kFp8, kNvfp4};
+    Shape shape{32, heads, 128, 300, kFp8, kNvfp4};  // three segments, or shares, a row
     shape.invariant = true;
     DecodeProblem all(shape, 3);
     ASSERT_NO_FATAL_FAILURE(all.run());

@@ -2,6 +2,7 @@
 // guard rows around them; the op's own test adds the keys.
 #pragma once
 
+#include "ops/op.hpp"
 #include "support/attention_bounds.hpp"
 #include "support/gpu_problem.hpp"
 
@@ -26,6 +27,7 @@ class GpuAttention {
     exec.device = MEGAMLA_DEVICE_CUDA;
     exec.stream = app::gpu::stream();
     const auto placed = app::placed<Params>(p_, arena_);
+    ASSERT_NO_FATAL_FAILURE(take_workspace(exec));
     arena_.upload();
     for (int repeat = 0; repeat < repeats; ++repeat) {
       const api::Result ran = api::run(placed, exec);
@@ -115,6 +117,13 @@ class GpuAttention {
   }
 
   virtual ~GpuAttention() = default;
+  void take_workspace(megamla_exec& exec) {
+    megamla_limits limits = ops::op_of(static_cast<const Params*>(nullptr)).limits_of(p_);
+    limits.struct_size = sizeof(limits);
+    const api::Result told = api::workspace_size<Op>(limits, MEGAMLA_DEVICE_CUDA, &exec.workspace_bytes);
+    ASSERT_TRUE(told) << told.message();
+    exec.workspace = arena_.device_bytes(exec.workspace_bytes);
+  }
   // The tensors with a row for each query token.
   virtual std::vector<megamla_tensor*> rows_of(Params& p) const = 0;
 

@@ -1,7 +1,9 @@
 #include "cuda/decode_attention/decode_attention.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <random>
 
 #include "core/tensor.hpp"
 #include "cuda/attention/translate.hpp"
@@ -66,7 +68,33 @@ void set_tiles(DecodeParams& d) {
   d.tiles = d.window_tiles + tiles(d.keys[1].width);
 }
 
+// The workspace: tickets, statistics, sums. bf16 sums take half of the bytes.
+constexpr int64_t kPlaceBytes = int64_t{kTileHeads} * format::kHeadDim * 4;
+constexpr int kPlaces = plan::kMostSegments;
+int places_of(int32_t output) { return output == MEGAMLA_OUTPUT_FP8_PAIR ? 2 * kPlaces : kPlaces; }
+constexpr int64_t kMostHeadTiles = 2;
+constexpr int64_t kTicketBytes = format::round_up(plan::kMostBlocks * int64_t{sizeof(uint64_t)}, 256);
+constexpr int64_t kStatsBytes = int64_t{plan::kMostBlocks} * 2 * kPlaces * kPartStats * int64_t{sizeof(float)};
+
+DecodeParts parts_in(void* workspace) {
+  // No other launch has had the number: what lies in the workspace is not taken for tickets of this one.
+  static std::atomic<uint64_t> launches = std::random_device()();
+  DecodeParts parts{};
+  auto* bytes = static_cast<uint8_t*>(workspace);
+  parts.tickets = reinterpret_cast<uint64_t*>(bytes);
+  parts.stats = reinterpret_cast<float*>(bytes + kTicketBytes);
+  parts.sums = bytes + kTicketBytes + kStatsBytes;
+  parts.launch = launches++ * 0x9e3779b97f4a7c15U >> 8 | 1;
+  return parts;
+}
+
 }  // namespace
+
+int64_t decode_attention_workspace(const megamla_limits& limits) {
+  if (limits.heads <= few_heads::kMostHeads || limits.tokens == 0) return 0;
+  const int64_t blocks = std::min<int64_t>(plan::kMostBlocks, limits.tokens * kMostHeadTiles * plan::kBlocksOfARow);
+  return kTicketBytes + kStatsBytes + blocks * kPlaces * kPlaceBytes;
+}
 
 Status decode_attention_supports(const megamla_decode_attention_params& p) {
   return expect_aligned_rows("decode_attention", p);
@@ -92,10 +120,17 @@ Status decode_attention(const megamla_decode_attention_params& p, const megamla_
   set_tiles(d);
   plan::DecodeDevice device{};
   MEGAMLA_CUDA_CALL("decode_attention", decode_attention_device(window, compressed, &device));
-  const plan::DecodeStep step{d.items, d.tiles, p.batch_invariant != 0};
-  const plan::DecodeSplit split = plan::decode_split(step, device);
+  const bool ragged = d.keys[0].lens != nullptr || d.keys[1].lens != nullptr;
+  d.places = places_of(p.output);
+  const plan::DecodeSplit split =
+      plan::decode_split({d.items, d.tiles, ragged, p.batch_invariant != 0, d.places}, device);
+  d.spread = split.spread;
   d.whole_items = static_cast<uint32_t>(split.whole_items);
   d.cluster = split.cluster;
+  d.segments = split.segments;
+  d.segment_tiles = split.segment_tiles;
+  d.block_segments = split.block_segments;
+  d.parts = parts_in(exec.workspace);
   MEGAMLA_CUDA_CALL("decode_attention", launch_decode_attention(d, window, compressed, split.blocks, stream));
   return {};
 }

@@ -6,6 +6,7 @@
 
 namespace megamla::cuda {
 
+int64_t decode_attention_workspace(const megamla_limits& limits);
 Status decode_attention_supports(const megamla_decode_attention_params& p);
 Status decode_attention(const megamla_decode_attention_params& p, const megamla_exec& exec);
 

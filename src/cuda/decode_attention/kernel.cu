@@ -3,6 +3,7 @@
 #include <mutex>
 #include <utility>
 
+#include "cuda/decode_attention/deal.cuh"
 #include "cuda/decode_attention/kernel.hpp"
 #include "cuda/decode_attention/producer.cuh"
 #include "cuda/decode_attention/values.cuh"
@@ -29,6 +30,7 @@ __global__ void __launch_bounds__(kThreads, 1) decode_attention_kernel(const __g
   extern __shared__ __align__(1024) uint8_t memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
   trace(Trace::kStart);
+  if (p.spread == plan::Spread::kKeys) deal_out(p, shared.deal);
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
   if (warp < kValueThreads / 32) {
     init_barriers(shared.barriers, threadIdx.x);

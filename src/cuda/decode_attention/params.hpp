@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "cuda/attention/params.hpp"
+#include "plan/decode_split.hpp"
 
 namespace megamla::cuda {
 
@@ -36,6 +37,16 @@ struct DecodeKeys {
   int32_t width;
 };
 
+// Where blocks leave their parts of rows that several of them attend, in the caller's workspace. Nothing there is
+// expected to hold anything: a ticket counts only if it carries the launch's number.
+struct DecodeParts {
+  uint8_t* sums;      // [place] unnormalised O, as the threads of the values role hold it; bf16 for FP8 output, or fp32
+  float* stats;       // [place][2][64] largest logit and sum of every head
+  uint64_t* tickets;  // [block in which a row begins] launch << 8 | parts that are there; 0 afterwards
+  uint64_t launch;
+};
+constexpr int64_t kPartStats = 2 * kTileHeads;
+
 // q_head_stride is from 16 dims of a head to those of the next head.
 struct DecodeParams : AttentionParams {
   int64_t q_chunk_stride;  // from 16 dims to the next
@@ -45,7 +56,13 @@ struct DecodeParams : AttentionParams {
   int32_t q_negative;    // the softmax scale is; logit_scale is positive
   int32_t window_tiles;  // of the window list at its full width
   int32_t tiles;         // of both lists
-  uint32_t whole_items;  // each attended by one block; those after them are shared by the blocks of a cluster
+  plan::Spread spread;
+  uint32_t whole_items;    // kRows: each attended by one block; those after them are shared by the blocks of a cluster
+  int32_t segments;        // of a row, where rows are cut alike
+  int32_t segment_tiles;   // of a segment
+  int32_t block_segments;  // kSegments: of a block
+  int32_t places;          // of a block's parts
+  DecodeParts parts;       // kKeys, kSegments
   // few_heads/
   uint32_t cluster_reciprocal;  // 2^32 / cluster, rounded up
   int32_t stages;               // of the ring of tiles

@@ -28,8 +28,9 @@ struct Producer {
   // The tile whose slots are asked for next.
   struct Walk {
     Row row;
-    int index = 0;         // of the next row
-    int tile = INT32_MAX;  // none of the present row
+    int index = 0;  // of the next row
+    int tile = 0;
+    int end = 0;
   };
   Walk walk;
   // The column that is copied next.
@@ -58,11 +59,12 @@ struct Producer {
 
   // Asks for the slots of the next tile, and for its list's length.
   __device__ __forceinline__ void request(int place) {
-    while (walk.tile >= p.tiles) {
-      walk.row = row_at(p, walk.index);
+    while (walk.tile >= walk.end) {
+      walk.row = row_at(p, shared, walk.index);
       if (!walk.row.any()) break;
       ++walk.index;
-      walk.tile = walk.row.rank;
+      walk.tile = walk.row.begin;
+      walk.end = walk.row.end;
     }
     TileList& list = shared.lists[warp][place];
     if (!walk.row.any()) {
@@ -85,7 +87,7 @@ struct Producer {
           ptx::copy_4_async(ptx::shared_address(&list.length), keys.lens + walk.row.token * keys.lens_stride, true);
         }
       }
-      walk.tile += walk.row.ranks;
+      walk.tile += walk.row.step;
     }
     __syncwarp();
     ptx::arrive_after_copies(&shared.lists_full[warp][place]);

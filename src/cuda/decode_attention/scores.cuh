@@ -150,12 +150,13 @@ struct Scores {
   }
 
   __device__ __forceinline__ void publish(const Row& row, bool outside, const float (&m)[2], float (&sum)[2]) const {
+    if (thread == 0) shared.outside = outside ? 1 : 0;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       sum[r] += __shfl_xor_sync(~0u, sum[r], 1);
       sum[r] += __shfl_xor_sync(~0u, sum[r], 2);
       if (thread % 4 != 0) continue;
-      if (row.ranks > 1) {
+      if (row.ranks > 1 || row.parts > 1) {
         shared.row_max[head() + r * 8] = m[r];
         shared.row_sum[head() + r * 8] = sum[r];
       } else {
@@ -203,8 +204,10 @@ struct Scores {
     }
   }
 
-  // Asks for the lengths and the position of the index-th row.
-  __device__ __forceinline__ void request(const Row& row, int index) const {
+  // Finds out which row is the index-th, and asks for its lengths, its position and its Q.
+  __device__ __forceinline__ void request(int index) const {
+    const Row row = row_at(p, shared, index);
+    if (thread == 0) shared.rows[index % kRows] = row;
     ComingRow& coming = shared.coming[index & 1];
     if (row.any() && thread < 2) {
       const DecodeKeys& keys = p.keys[thread];
@@ -224,62 +227,67 @@ struct Scores {
       }
     }
     ptx::commit_copies();
+    if (row.any()) Query::prefetch(p, row, thread);
   }
 
   // How many tiles of the index-th row are this block's, when that has come; the values role is told.
-  __device__ __forceinline__ int begin_row(const Row& row, int index) const {
+  __device__ __forceinline__ int begin_row(int index) const {
     ptx::wait_copies<0>();
     meet();
+    const Row& row = shared.rows[index % kRows];
     const int tiles = __shfl_sync(~0u, row.any() ? live_tiles(p, row, shared.coming[index & 1]) : 0, 0);
     if (thread == 0) shared.tiles[index & 1] = tiles;
     __syncwarp();
     if (thread % 32 == 0) ptx::mbarrier_arrive(&shared.barriers.stats_full);
+    trace(Trace::kRow);
     return tiles;
   }
 
+  __device__ __forceinline__ void attend(int tiles, bool live, const float (&scale)[2], float (&m)[2],
+                                         float (&sum)[2]) {
+#pragma unroll 1
+    for (bool first = true; tiles > 0; --tiles, first = false) {
+      ptx::forget(thread);  // what follows from it needs no registers in between
+      float logits[32];
+      multiply(logits);
+      trace(Trace::kScored);
+      if (live) softmax(logits, scale, m, sum, first);
+      __syncwarp();
+      if (thread % 32 == 0) ptx::mbarrier_arrive(&shared.barriers.p_full[ring.stage()]);
+      ring.advance();
+      trace(Trace::kProbabilities);
+    }
+  }
+
+  // A turn ends one row and begins the next.
   __device__ __forceinline__ void run() {
-    Row row = row_at(p, 0);
-    request(row, 0);
-    if (row.any()) Query::prefetch(p, row, thread);
+    float scale[2] = {0, 0};
     int tiles = 0;
 #pragma unroll 1
-    for (int index = 0;; ++index) {
-      tiles = begin_row(row, index);
-      trace(Trace::kRow);
+    for (int index = -1;; ++index) {
+      request(index + 1);
+      if (index >= 0) {
+        const Row& row = shared.rows[index % kRows];
+        const bool live = row.first_head + __shfl_sync(~0u, head(), 0) < p.live_heads;  // the warp has a head
+        float m[2] = {kNoMaximum, kNoMaximum};
+        float sum[2] = {0, 0};
+        attend(tiles, live, scale, m, sum);
+        ptx::forget(index), ptx::forget(thread);
+        const bool outside = rotation_of(p, shared.coming[index & 1].position).outside;
+        ptx::mbarrier_wait(&shared.barriers.stats_empty, index & 1);  // the row before has ended
+        publish(row, outside, m, sum);
+        trace(Trace::kPublished);
+        if (row.ranks > 1) {  // the last one
+          weigh(row, outside);
+          return;
+        }
+      }
+      tiles = begin_row(index + 1);
+      const Row& row = shared.rows[(index + 1) % kRows];
       if (!row.any()) return;
-      float scale[2] = {0, 0};
-      if (tiles > 0) prepare_query(row, index & 1, rotation_of(p, shared.coming[index & 1].position).cos_sin, scale);
+      const int parity = (index + 1) & 1;
+      if (tiles > 0) prepare_query(row, parity, rotation_of(p, shared.coming[parity].position).cos_sin, scale);
       trace(Trace::kQuery);
-      const bool live = row.first_head + __shfl_sync(~0u, head(), 0) < p.live_heads;  // the warp has a head
-      ptx::forget(index), ptx::forget(thread);  // what follows from them needs no registers in between
-      row = row_at(p, index + 1);
-      request(row, index + 1);
-      if (row.any()) Query::prefetch(p, row, thread);
-      float m[2] = {kNoMaximum, kNoMaximum};
-      float sum[2] = {0, 0};
-#pragma unroll 1
-      for (bool first = true; tiles > 0; --tiles, first = false) {
-        ptx::forget(thread);
-        float logits[32];
-        multiply(logits);
-        trace(Trace::kScored);
-        if (live) softmax(logits, scale, m, sum, first);
-        __syncwarp();
-        if (thread % 32 == 0) ptx::mbarrier_arrive(&shared.barriers.p_full[ring.stage()]);
-        ring.advance();
-        trace(Trace::kProbabilities);
-      }
-      ptx::forget(index), ptx::forget(thread);
-      row = row_at(p, index);
-      const bool outside = rotation_of(p, shared.coming[index & 1].position).outside;
-      ptx::mbarrier_wait(&shared.barriers.stats_empty, index & 1);  // the row before has ended
-      publish(row, outside, m, sum);
-      trace(Trace::kPublished);
-      if (row.ranks > 1) {  // the last one
-        weigh(row, outside);
-        return;
-      }
-      row = row_at(p, index + 1);
     }
   }
 };

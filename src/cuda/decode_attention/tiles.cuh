@@ -61,6 +61,39 @@ struct ComingRow {
   ComingPosition position;
 };
 
+// A query row: 64 heads of a token, or a block's part of one. Its tiles are numbered by the full widths of its lists,
+// window first, so that slots can be asked for before the lengths are known; tiles beyond a length are passed over. The
+// blocks of a cluster take turns, or each has a segment.
+struct Row {
+  int token;  // -1: no more rows
+  int first_head;
+  int rank, ranks;  // of the blocks of a cluster
+  int begin, end;   // tiles
+  int step;         // from one to the next
+  int parts;        // more than 1: blocks leave their parts in global memory
+  int part;
+  int alone;  // all parts are this block's
+  int home;   // the block in which such a row begins
+  int place;  // of this part
+  __device__ __forceinline__ bool any() const { return token >= 0; }
+};
+constexpr int kRows = 4;
+
+// Of a block where rows are dealt out by keys (deal.cuh): rows first .. last, of the first one the tiles from `begin`
+// on, of the last one those below `end`.
+struct PartsOfRow {
+  int32_t home;   // the block in which the row begins
+  int32_t count;  // of its parts
+};
+struct Deal {
+  int32_t whole;  // not 0: nothing is to be gained, every block takes whole rows in turn
+  int32_t first, last;
+  int32_t begin, end;
+  PartsOfRow of[2];  // the row that is continued here, and the one that is continued elsewhere
+  uint32_t warp_cost[kThreads / 32];
+  uint32_t warp_most[kThreads / 32];
+};
+
 struct Barriers {
   uint64_t keys_full[kStages][kParts];  // producers -> scores; one arrival a warp, as everywhere here
   uint64_t keys_empty[kStages][2];      // values -> producers, for the dims of either warpgroup
@@ -78,6 +111,7 @@ struct Shared {
   alignas(16) float rotation[2][format::kRopeDim];  // cos, sin of a row's position; by the row's parity
   alignas(16) ComingRow coming[2];                  // by the row's parity
   int32_t tiles[2];                                 // of a row, likewise
+  Row rows[kRows];                                  // by the row's number; written by the scores role, a row ahead
   alignas(16) TileList lists[kProducerWarps][kLists];
   uint32_t opened[kProducerWarps][kLists];           // tiles whose records are on their way: source, valid keys
   alignas(8) uint8_t valid[kStages][kTileKeys / 8];  // bit k % 8 of byte k / 8
@@ -85,6 +119,9 @@ struct Shared {
   float row_max[kTileHeads];                         // of a shared row
   float row_sum[kTileHeads];
   float factor[kTileHeads];  // from accumulators to output; negative: zeros, whatever the accumulators are
+  int32_t outside;           // of a row in parts: its position is no row of the table
+  int32_t last_part;         // and this block's part is the last to come
+  Deal deal;
   alignas(8) Barriers barriers;
   uint64_t lists_full[kProducerWarps][kLists];
 };
@@ -110,46 +147,90 @@ struct Ring {
 };
 static_assert(kStages == 2);
 
-// A query row: 64 heads of a token. Its tiles are numbered by the full widths of its lists, window first, so that slots
-// can be asked for before the lengths are known; tiles beyond a length are passed over. The blocks of a cluster take
-// turns: tiles rank, rank + ranks, ..
-struct Row {
-  int token;  // -1: no more rows
-  int first_head;
-  int rank, ranks;
-  __device__ __forceinline__ bool any() const { return token >= 0; }
-};
-
 __device__ __forceinline__ bool shares_a_row(const DecodeParams& p) {
   return p.cluster > 1 && p.whole_items + ptx::cluster_id() < p.items;
 }
 
+// Place of a row's segment. A block continues one row at most, and the rows that it begins come one after the other.
+// With fewer than 2 segments - 1 places a block has fewer segments than a row (or whole rows), and they never meet.
+__device__ __forceinline__ int segment_place(const DecodeParams& p, int item, int segment) {
+  const int block = (item * p.segments + segment) / p.block_segments;
+  const bool begun = item * p.segments >= block * p.block_segments;
+  return block * p.places + (begun ? p.places - p.segments + segment : segment - 1);
+}
+// Place of a row's part. Dealt out by keys, a block has at most one part that continues a row, and one that begins a
+// row that others continue.
+__device__ __forceinline__ int place_of(const DecodeParams& p, const Row& row, int part) {
+  if (p.spread == plan::Spread::kKeys) return part == 0 ? row.home * p.places + 1 : (row.home + part) * p.places;
+  return segment_place(p, (row.token << p.head_tiles_log) + row.first_head / kTileHeads, part);
+}
+
 // The index-th row of this block.
-__device__ __forceinline__ Row row_at(const DecodeParams& p, int index) {
-  Row row{-1, 0, 0, 1};
-  uint32_t item = blockIdx.x + static_cast<uint32_t>(index) * gridDim.x;
-  if (item >= p.whole_items) {
-    // Shared rows come last, at most one a cluster.
-    const bool first = index == 0 || item - gridDim.x < p.whole_items;
-    item = p.whole_items + ptx::cluster_id();
-    if (!first || item >= p.items) return row;
-    row.ranks = p.cluster;
-    row.rank = static_cast<int>(ptx::cluster_rank());
+__device__ __forceinline__ Row row_at(const DecodeParams& p, const Shared& shared, int index) {
+  Row row{-1, 0, 0, 1, 0, p.tiles, 1, 1, 0, 0, 0, 0};
+  uint32_t item;
+  int segment = -1;
+  if (p.spread == plan::Spread::kSegments) {
+    const uint32_t n = blockIdx.x * p.block_segments + index;
+    item = n / p.segments;
+    if (index >= p.block_segments || item >= p.items) return row;
+    segment = static_cast<int>(n - item * p.segments);
+    row.part = segment;
+    row.parts = p.segments;
+    row.home = static_cast<int>(item * p.segments / p.block_segments);
+    row.alone = row.home == static_cast<int>((item * p.segments + p.segments - 1) / p.block_segments) ? 1 : 0;
+    row.place = segment_place(p, static_cast<int>(item), segment);
+  } else if (p.spread == plan::Spread::kKeys && shared.deal.whole == 0) {
+    const Deal& deal = shared.deal;
+    item = deal.first + index;
+    if (static_cast<int>(item) > deal.last) return row;
+    const bool continued = index == 0 && deal.begin > 0;
+    if (continued) row.begin = deal.begin;
+    if (static_cast<int>(item) == deal.last) row.end = deal.end;
+    const PartsOfRow& parts = deal.of[continued ? 0 : 1];
+    if (continued || (static_cast<int>(item) == deal.last && deal.end < p.tiles)) {
+      row.parts = parts.count, row.home = parts.home;
+    }
+    row.part = static_cast<int>(blockIdx.x) - row.home;
+    row.place = static_cast<int>(blockIdx.x) * p.places + (continued ? 0 : 1);
+  } else {
+    item = blockIdx.x + static_cast<uint32_t>(index) * gridDim.x;
+    if (item >= p.whole_items) {
+      // Shared rows come last, at most one a cluster.
+      const bool first = index == 0 || item - gridDim.x < p.whole_items;
+      item = p.whole_items + ptx::cluster_id();
+      if (!first || item >= p.items) return row;
+      row.ranks = p.cluster;
+      row.rank = static_cast<int>(ptx::cluster_rank());
+      if (p.segments > 1) {
+        segment = row.rank;
+      } else {
+        row.begin = row.rank, row.step = row.ranks;
+      }
+    }
+  }
+  if (segment >= 0) {
+    row.begin = min(segment * p.segment_tiles, p.tiles);
+    row.end = min(row.begin + p.segment_tiles, p.tiles);
   }
   row.token = static_cast<int>(item >> p.head_tiles_log);
   row.first_head = static_cast<int>(item & ((1u << p.head_tiles_log) - 1)) * kTileHeads;
   return row;
 }
 
+// Tiles of list i that hold keys of a row.
+__device__ __forceinline__ int tiles_of(const DecodeParams& p, int i, int length) {
+  return (min(max(length, 0), p.keys[i].width) + kTileKeys - 1) / kTileKeys;
+}
+
 // How many tiles of the row this block attends.
 __device__ __forceinline__ int live_tiles(const DecodeParams& p, const Row& row, const ComingRow& coming) {
-  const auto tiles = [&](int i) {
-    return (min(max(coming.length[i], 0), p.keys[i].width) + kTileKeys - 1) / kTileKeys;
+  const int window = tiles_of(p, 0, coming.length[0]);
+  const int end = p.window_tiles + tiles_of(p, 1, coming.length[1]);
+  const auto below = [&](int tile) {
+    const int n = min(max(tile, row.begin), row.end) - row.begin;
+    return row.step == 1 ? n : (n + row.step - 1) / row.step;
   };
-  const int window = tiles(0);
-  const int end = p.window_tiles + tiles(1);
-  if (row.ranks == 1) return window + end - p.window_tiles;
-  const auto below = [&](int tile) { return (tile - row.rank + row.ranks - 1) / row.ranks; };
   return below(window) + below(end) - below(p.window_tiles);
 }
 

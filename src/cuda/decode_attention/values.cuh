@@ -97,7 +97,7 @@ struct Values {
     const PairPlace second = eight_heads_on(p, place, first + 8 < p.live_heads);
     float x[8];
     dims_of(o, 0, x);
-    store_pair(place, x, factor[0], thread % 4);
+    store_pair({place.data, place.scale, first < p.live_heads}, x, factor[0], thread % 4);
     dims_of(o, 1, x);
     store_pair(second, x, factor[1], thread % 4);
   }
@@ -116,7 +116,7 @@ struct Values {
     const int first = first_head + head();
     if (p.output == MEGAMLA_OUTPUT_FP8_PAIR) {
       PairPlace place = pair_place(p, token, first, warpgroup * 8, thread % 4);
-      for_groups<2>(o, [&](const float* group_o, int) {
+      for_groups<1>(o, [&](const float* group_o, int) {
         store_group_pair(place, group_o, factor, first);
         to_next_group(p, place);
       });
@@ -131,20 +131,23 @@ struct Values {
   template <bool kPacked>
   static constexpr int kVectors = kPacked ? 2 : 4;  // 16 bytes, of a group's 16 accumulators
   template <bool kPacked>
+  static constexpr int64_t kPartBytes = 8 * kVectors<kPacked>* kValueThreads * 16;
+  template <bool kPacked>
+  __device__ __forceinline__ static uint4 vector_of(const float (&o)[kAccumulators], int i) {
+    if (kPacked) {
+      const float* x = o + i * 8;
+      return {pack_bf16(x[0], x[1]), pack_bf16(x[2], x[3]), pack_bf16(x[4], x[5]), pack_bf16(x[6], x[7])};
+    }
+    const float* x = o + i * 4;
+    return {__float_as_uint(x[0]), __float_as_uint(x[1]), __float_as_uint(x[2]), __float_as_uint(x[3])};
+  }
+  template <bool kPacked>
   __device__ __forceinline__ void leave_partial(const float (&o)[kAccumulators]) {
     ptx::named_barrier<2, kValueThreads>();  // both warpgroups are done with the stages
     const uint32_t partial = ptx::shared_address(shared.keys) + thread * 16;
 #pragma unroll
     for (int i = 0; i < 8 * kVectors<kPacked>; ++i) {
-      uint4 v;
-      if (kPacked) {
-        const float* x = o + i * 8;
-        v = {pack_bf16(x[0], x[1]), pack_bf16(x[2], x[3]), pack_bf16(x[4], x[5]), pack_bf16(x[6], x[7])};
-      } else {
-        const float* x = o + i * 4;
-        v = {__float_as_uint(x[0]), __float_as_uint(x[1]), __float_as_uint(x[2]), __float_as_uint(x[3])};
-      }
-      ptx::store_shared(partial + i * (kValueThreads * 16), v);
+      ptx::store_shared(partial + i * (kValueThreads * 16), vector_of<kPacked>(o, i));
     }
   }
 
@@ -221,17 +224,133 @@ struct Values {
     ptx::cluster_wait();
   }
 
+  // One thread: whether a row's part that has been left is the last to come.
+  __device__ __forceinline__ bool is_last(const Row& row) const {
+    if (row.alone != 0) return row.part == row.parts - 1;
+    auto* ticket = reinterpret_cast<unsigned long long*>(p.parts.tickets + row.home);
+    unsigned long long seen = *static_cast<volatile unsigned long long*>(ticket);
+    unsigned long long expected;
+    bool last;
+    do {
+      expected = seen;
+      const unsigned long long there = expected >> 8 == p.parts.launch ? (expected & 0xff) + 1 : 1;
+      last = there == static_cast<unsigned long long>(row.parts);
+      seen = atomicCAS(ticket, expected, last ? 0 : p.parts.launch << 8 | there);
+    } while (seen != expected);
+    return last;
+  }
+
+  // This block's part of a row that other blocks, or others of its own parts, go on with; true for the part that is the
+  // last to come.
+  template <bool kPacked>
+  __device__ __forceinline__ bool leave_part(const Row& row, const float (&o)[kAccumulators]) const {
+    uint4* to = reinterpret_cast<uint4*>(p.parts.sums + row.place * kPartBytes<kPacked>) + thread;
+#pragma unroll
+    for (int i = 0; i < 8 * kVectors<kPacked>; ++i) to[i * kValueThreads] = vector_of<kPacked>(o, i);
+    if (thread < kPartStats) {
+      p.parts.stats[row.place * kPartStats + thread] =
+          thread < kTileHeads ? shared.row_max[thread] : shared.row_sum[thread - kTileHeads];
+    }
+    __threadfence();
+    ptx::named_barrier<2, kValueThreads>();
+    if (thread == 0) {
+      shared.last_part = is_last(row) ? 1 : 0;
+      __threadfence();
+    }
+    ptx::named_barrier<2, kValueThreads>();
+    return shared.last_part != 0;
+  }
+
+  // All parts of a row, in their order, whoever comes last.
+  template <bool kPacked>
+  __device__ __forceinline__ void merge_parts(const Row& row) const {
+    const auto stats_at = [&](int part) { return p.parts.stats + place_of(p, row, part) * kPartStats + head(); };
+    float m[2] = {kNoMaximum, kNoMaximum};
+#pragma unroll 1
+    for (int part = 0; part < row.parts; ++part) {
+      const float* stats = stats_at(part);
+      m[0] = fmaxf(m[0], __ldcg(stats)), m[1] = fmaxf(m[1], __ldcg(stats + 8));
+    }
+    float sum[2] = {0, 0};
+#pragma unroll 1
+    for (int part = 0; part < row.parts; ++part) {
+      const float* stats = stats_at(part);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        sum[r] += exp2_approx(__ldcg(stats + r * 8) - m[r]) * __ldcg(stats + kTileHeads + r * 8);
+      }
+    }
+    const bool outside = shared.outside != 0;
+    const int first = row.first_head + head();
+    const OutputFactor factor[2] = {OutputFactor(output_factor(p, outside, first, m[0], sum[0])),
+                                    OutputFactor(output_factor(p, outside, first + 8, m[1], sum[1]))};
+    if (warpgroup == 0 && thread % 4 == 0) {
+      store_lse(p, row.token, outside, first, m[0], sum[0]);
+      store_lse(p, row.token, outside, first + 8, m[1], sum[1]);
+    }
+    constexpr int kTogether = kPacked ? 2 : 1;  // groups
+    constexpr int kLoads = kTogether * kVectors<kPacked>;
+#pragma unroll 1
+    for (int g = 0; g < 8; g += kTogether) {
+      float v[kTogether][16] = {};
+#pragma unroll 1
+      for (int begin = 0; begin < row.parts; begin += 2) {
+        uint4 u[2][kLoads];
+        float weight[2][2];
+#pragma unroll
+        for (int k = 0; k < 2; ++k) {
+          const int part = min(begin + k, row.parts - 1);
+          const auto* from =
+              reinterpret_cast<const uint4*>(p.parts.sums + place_of(p, row, part) * kPartBytes<kPacked>) +
+              g * kVectors<kPacked> * kValueThreads + thread;
+#pragma unroll
+          for (int i = 0; i < kLoads; ++i) u[k][i] = __ldcg(from + i * kValueThreads);
+          weight[k][0] = __ldcg(stats_at(part)), weight[k][1] = __ldcg(stats_at(part) + 8);
+        }
+#pragma unroll
+        for (int k = 0; k < 2; ++k) {
+          if (begin + k >= row.parts) break;
+          const float w[2] = {exp2_approx(weight[k][0] - m[0]), exp2_approx(weight[k][1] - m[1])};
+#pragma unroll
+          for (int t = 0; t < kTogether; ++t) {
+            uint4 part[kVectors<kPacked>];
+#pragma unroll
+            for (int i = 0; i < kVectors<kPacked>; ++i) part[i] = u[k][t * kVectors<kPacked> + i];
+            add_partial(part, w, v[t]);
+          }
+        }
+      }
+#pragma unroll
+      for (int t = 0; t < kTogether; ++t) {
+        const int group = warpgroup * 8 + g + t;
+        if (kPacked) {
+          store_group_pair(pair_place(p, row.token, first, group, thread % 4), v[t], factor, first);
+        } else {
+          store_group_plain(row.token, v[t], factor, first, group);
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ void finish_part(const Row& row, const float (&o)[kAccumulators]) const {
+    if (p.output == MEGAMLA_OUTPUT_FP8_PAIR) {
+      if (leave_part<true>(row, o)) merge_parts<true>(row);
+    } else {
+      if (leave_part<false>(row, o)) merge_parts<false>(row);
+    }
+  }
+
   __device__ __forceinline__ void leave_stats() const {
     if (thread % 32 == 0) ptx::mbarrier_arrive(&shared.barriers.stats_empty);
   }
 
   __device__ __forceinline__ void run() {
-    Row row = row_at(p, 0);
     ptx::mbarrier_wait(&shared.barriers.stats_full, 0);
     int tiles = __shfl_sync(~0u, shared.tiles[0], 0);
     leave_stats();
 #pragma unroll 1
-    for (int index = 0; row.any(); ++index) {
+    for (int index = 0; shared.rows[index % kRows].any(); ++index) {
+      const Row& row = shared.rows[index % kRows];
       if (row.ranks > 1) ptx::cluster_arrive_plain();  // the scores role waits there, with what it published
       float o[kAccumulators];
 #pragma unroll
@@ -241,8 +360,7 @@ struct Values {
       for (; tiles > 0; --tiles) tile(o);
       if (rotated) rotate(o, ptx::shared_address(shared.rotation[index & 1]));
       ptx::forget(index), ptx::forget(thread);  // the row needs no registers meanwhile
-      row = row_at(p, index);
-      if (row.ranks > 1) {  // the last one
+      if (row.ranks > 1) {                      // the last one
         if (p.output == MEGAMLA_OUTPUT_FP8_PAIR) {
           finish_shared<true>(row, o, (index + 1) & 1);
         } else {
@@ -252,9 +370,12 @@ struct Values {
       }
       ptx::mbarrier_wait(&shared.barriers.stats_full, (index + 1) & 1);
       trace(Trace::kFactors);
-      if (any_live(row.first_head)) finish(row.token, row.first_head, o);
+      if (row.parts > 1) {
+        finish_part(row, o);
+      } else if (any_live(row.first_head)) {
+        finish(row.token, row.first_head, o);
+      }
       trace(Trace::kStored);
-      row = row_at(p, index + 1);
       tiles = __shfl_sync(~0u, shared.tiles[(index + 1) & 1], 0);
       leave_stats();
     }

@@ -31,7 +31,7 @@ struct ComingQuery {
     const uint16_t* from =
         p.q + row.token * p.q_token_stride + head * strides.head + chunk / 2 * strides.chunk + chunk % 2 * 8;
 #pragma unroll
-    for (int b = 0; b < kBlocks; ++b) ptx::load_stream(chunks[b], from + b * 4 * strides.chunk);
+    for (int b = 0; b < kBlocks; ++b) chunks[b] = ptx::load_stream(from + b * 4 * strides.chunk, true);
   }
 
   // For all threads of the role.
