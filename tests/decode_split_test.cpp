@@ -68,7 +68,7 @@ TEST(DecodeSplit, FullWavesAreWholeRows) {
 
 // A wave's first rows go on where the last wave's end.
 TEST(DecodeSplit, RowsBeyondAWaveAreDealtOutByKeys) {
-  for (const int64_t items : {67, 80, 100, 200}) {
+  for (const int64_t items : {67, 80, 84, 200}) {
     const DecodeSplit split = decode_split(step_of(items, 10), kDevice);
     EXPECT_EQ(split.spread, Spread::kKeys) << items;
     EXPECT_EQ(split.blocks, 132);

@@ -71,6 +71,15 @@ if wanted bench; then
   bench decode_fp8_584_1024 decode_attention --heads 128 --topk 1024 --tokens $tokens \
     --window-format fp8_584 --topk-format fp8_584
   bench decode_odd_widths decode_attention --heads 64,8 --topk 133,500,1024 --tokens 1,32,128
+  bench decode_fp8_528 decode_attention --heads 64,16,8 --topk 512 --tokens $tokens --topk-format fp8_528
+  # Modes of their own, in records of their own: steps at waves, lengths, batch-invariant rows.
+  bench decode_waves decode_attention --heads 64 --topk 512 --tokens 66,67,84,132,133,198,199,264,265
+  bench decode_waves_128 decode_attention --heads 128 --topk 1024 --tokens 21,22,33,34,66,67,99,100 \
+    --window-format fp8_584 --topk-format fp8_584
+  bench decode_full_lengths decode_attention --heads 64,16,8 --topk 512 --tokens 32,64,128,200,256,1024 --lengths full
+  bench decode_random_lengths decode_attention --heads 64,16,8 --topk 512 --tokens 32,64,128,200,256,1024 \
+    --lengths random
+  bench decode_batch_invariant decode_attention --heads 64,32,16,8 --topk 512 --tokens $tokens --batch-invariant
   bench prefill prefill_attention --path gathered,paged --heads 64,32,16,8 --topk 512 --tokens 4096
   bench prefill_gathered_128 prefill_attention --heads 128 --topk 1024 --tokens 4096
   bench linear block_scaled_linear --case wo_a,wo_b,wq_b --tokens 1,16,128,512,4096

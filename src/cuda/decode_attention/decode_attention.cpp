@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <cstdlib>
 #include <random>
 
 #include "core/tensor.hpp"
@@ -120,10 +121,15 @@ Status decode_attention(const megamla_decode_attention_params& p, const megamla_
   set_tiles(d);
   plan::DecodeDevice device{};
   MEGAMLA_CUDA_CALL("decode_attention", decode_attention_device(window, compressed, &device));
-  const bool ragged = d.keys[0].lens != nullptr || d.keys[1].lens != nullptr;
   d.places = places_of(p.output);
-  const plan::DecodeSplit split =
-      plan::decode_split({d.items, d.tiles, ragged, p.batch_invariant != 0, d.places}, device);
+  const bool ragged = d.keys[0].lens != nullptr || d.keys[1].lens != nullptr;
+  plan::DecodeSplit split = plan::decode_split({d.items, d.tiles, ragged, p.batch_invariant != 0, d.places}, device);
+#if defined(MEGAMLA_TUNE)  // for sweeps on a device
+  const char* spread = std::getenv("MEGAMLA_DECODE_SPREAD");
+  const int64_t blocks = std::min<int64_t>(device.blocks, d.items);
+  if (spread != nullptr && *spread == 'k') split = {plan::Spread::kKeys, blocks, 1, d.items, 1, 0, 0};
+  if (spread != nullptr && *spread == 'w') split = {plan::Spread::kRows, blocks, 1, d.items, 1, 0, 0};
+#endif
   d.spread = split.spread;
   d.whole_items = static_cast<uint32_t>(split.whole_items);
   d.cluster = split.cluster;

@@ -226,7 +226,6 @@ struct Values {
 
   // One thread: whether a row's part that has been left is the last to come.
   __device__ __forceinline__ bool is_last(const Row& row) const {
-    if (row.alone != 0) return row.part == row.parts - 1;
     auto* ticket = reinterpret_cast<unsigned long long*>(p.parts.tickets + row.home);
     unsigned long long seen = *static_cast<volatile unsigned long long*>(ticket);
     unsigned long long expected;
@@ -250,6 +249,11 @@ struct Values {
     if (thread < kPartStats) {
       p.parts.stats[row.place * kPartStats + thread] =
           thread < kTileHeads ? shared.row_max[thread] : shared.row_sum[thread - kTileHeads];
+    }
+    if (row.alone != 0) {
+      if (row.part != row.parts - 1) return false;
+      ptx::named_barrier<2, kValueThreads>();
+      return true;
     }
     __threadfence();
     ptx::named_barrier<2, kValueThreads>();
