@@ -55,7 +55,7 @@ inline const char* name_of(megamla_device device) { return device == MEGAMLA_DEV
 template <class Params>
 class OpCall {
  public:
-  // `reference` and `cpu`: outputs of a call that is not spoilt; throws Finding. Without it outputs must be equal bytes.
+  // Judges the two implementations' outputs of a call that is not spoilt; throws Finding. Without it: equal bytes.
   using Compare = std::function<void(const Params&, const Snapshot& reference, const Snapshot& cpu)>;
 
   OpCall(const char* op, Choices& choices) : views(choices), op_(op), c_(choices) {}
