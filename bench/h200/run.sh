@@ -18,6 +18,11 @@ failures=()
 nccl=$(python3 -c 'import nvidia.nccl as n; print(n.__path__[0] + "/lib/libnccl.so.2")' 2>/dev/null) &&
   export MEGAMLA_NCCL=${MEGAMLA_NCCL:-$nccl}
 
+# cuBLASLt, likewise: the peer of block_scaled_linear.
+cublaslt=$(python3 -c 'import glob, nvidia
+print(sorted(f for p in nvidia.__path__ for f in glob.glob(p + "/*/lib/libcublasLt.so.*"))[-1])' 2>/dev/null) &&
+  export MEGAMLA_CUBLASLT=${MEGAMLA_CUBLASLT:-$cublaslt}
+
 wanted() { [[ " ${parts[*]} " == *" $1 "* ]]; }
 # step NAME COMMAND...: the output goes to OUT_DIR/NAME.txt.
 step() {
@@ -67,7 +72,7 @@ if wanted bench; then
   bench decode_odd_widths decode_attention --heads 64,8 --topk 133,500,1024 --tokens 1,32,128
   bench prefill prefill_attention --path gathered,paged --heads 64,32,16,8 --topk 512 --tokens 4096
   bench prefill_gathered_128 prefill_attention --heads 128 --topk 1024 --tokens 4096
-  bench linear block_scaled_linear --case wo_a,wo_b,wq_b --tokens 1,16,128,512,4096
+  bench linear block_scaled_linear --case wo_a,wo_b,wq_b,wq_a_wkv,compressor --tokens 1,16,128,512,4096 --peer
   bench kv kv_insert kv_gather --tokens 128,4096,65536
   bench index topk_to_slots combine_topk_swa swa_metadata --tokens 1,128,4096,65536
 fi
