@@ -92,7 +92,7 @@ struct LinearCase {
 };
 // Those of a rank with so many of the model's 64 heads.
 std::vector<LinearCase> linear_cases(int64_t heads);
-Row time_linear(const Options& options, const LinearCase& projection, int64_t tokens);
+Row time_linear(const Options& options, const LinearCase& linear_case, int64_t tokens);
 
 struct OpTime {
   const char* name;

@@ -131,10 +131,9 @@ std::vector<LinearCase> linear_cases(int64_t heads) {
           {"compressor", 1, 5120, 512, MEGAMLA_LINEAR_WEIGHT_BF16, false, true}};
 }
 
-Row time_linear(const Options& o, const LinearCase& c, int64_t tokens) {
+Row time_linear(const Options& o, const LinearCase& linear_case, int64_t tokens) {
   app::Arena arena(o.device());
-  const Weights w = make_weights(arena, c);
-  return time_case(o, arena, w, c, tokens);
+  return time_case(o, arena, make_weights(arena, linear_case), linear_case, tokens);
 }
 
 void bench_block_scaled_linear(const Options& o, const Emit& emit) {
