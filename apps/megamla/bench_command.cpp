@@ -159,6 +159,7 @@ Command bench_command() {
       "\n"
       "Examples:\n"
       "  megamla bench decode_attention --heads 64,8 --tokens 1,32,128\n"
+      "  megamla bench decode_attention --lengths random --batch-invariant\n"
       "  megamla bench block_scaled_linear --case wq_b --tokens 1,256\n"
       "  megamla bench decode_attention:32 prefill_attention:256 kv_insert:65536 --heads 64,8 --json cpu.json\n"
       "  megamla bench decode_attention --device cuda --commit $(git rev-parse HEAD) --json decode.json",
@@ -187,6 +188,11 @@ Command bench_command() {
     app.add_option("--output", o->output, "fp8 (the output pair) or bf16")
         ->check(CLI::IsMember({"fp8", "bf16"}))
         ->capture_default_str();
+    app.add_option("--lengths", o->lengths, "Of decode_attention: full lists, or random lengths from 1 to the whole")
+        ->check(CLI::IsMember({"full", "random"}))
+        ->capture_default_str();
+    app.add_flag("--batch-invariant", o->batch_invariant,
+                 "Of attention over pages: a row's bits do not depend on the others");
     app.add_option("--case", o->cases, "Shapes of block_scaled_linear: wo_a, wo_b, wq_b, wq_a_wkv, compressor")
         ->delimiter(',')
         ->capture_default_str();

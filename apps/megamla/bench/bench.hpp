@@ -35,6 +35,8 @@ struct Options {
   std::string window_format = "fp8_528";
   std::string topk_format = "nvfp4_288";
   std::string output = "fp8";
+  std::string lengths = "full";  // of each token's lists; random: from 1 to the whole
+  bool batch_invariant = false;
   std::vector<std::string> cases{"wo_a", "wo_b", "wq_b"};
   std::vector<std::string> paths{"gathered"};
   bool peer = false;  // block_scaled_linear: cuBLASLt beside it
