@@ -94,7 +94,7 @@ if wanted check; then
     name=$(basename "$test")
     if [[ $name == tensor_parallel_test ]] || ! has_gpu_tests "$test"; then continue; fi
     # Pools beyond 2^32 bytes take long to go there and back.
-    shards=$([[ $name == far_offsets_test ]] && echo 4 || echo 1)
+    shards=$([[ $name == far_* ]] && echo 4 || echo 1)
     for ((i = 0; i < shards; ++i)); do
       suffix=$([[ $shards -eq 1 ]] || echo "_$i")
       GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$i beside "$name$suffix" 300 "$test" --gtest_filter="$gpu_filter"
