@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Collects the program, and test programs if asked for, with the libraries they need in one folder that runs on a machine
-# with nothing but the NVIDIA driver. Usage: scripts/bundle.sh BUILD_DIR OUT_DIR [TEST...]
+# Collects the program, the tests that have something for a GPU (or those that are named) and the libraries they need in
+# one folder that runs on a machine with nothing but the NVIDIA driver. Usage: scripts/bundle.sh BUILD_DIR OUT_DIR [TEST...]
 #
-# OUT_DIR/megamla and OUT_DIR/TEST are small scripts. They take the machine's own C library where it is new enough, else
+# OUT_DIR/megamla and OUT_DIR/TEST are small scripts; OUT_DIR/run.sh checks and measures them (bench/h200/run.sh). They take the machine's own C library where it is new enough, else
 # the one that is carried along, with its loader.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -32,6 +32,14 @@ WRAPPER
     esac
   done
 }
+
+# What run.sh runs; beside what is on every device, tests whose fixtures are about GPUs.
+has_gpu_tests() { [ "$("$1" --gtest_list_tests --gtest_filter='*/cuda*:Cuda*:*Gpus*' | wc -l)" -gt 1 ]; }
+if [ $# -eq 0 ]; then
+  for test in "$build"/tests/*_test; do
+    if [ "$(basename "$test")" != c_abi_test ] && has_gpu_tests "$test"; then set -- "$@" "$(basename "$test")"; fi
+  done
+fi
 
 add_program megamla "$build/apps/megamla/megamla"
 for trace in "$build"/decode_trace*; do

@@ -107,83 +107,80 @@ TEST_P(DecodeAttentionOn, OneLongAnd64ShortRequestsHaveTheSameBitsOnAnyThreads) 
   }
 }
 
-TEST(DecodeAttention, HostileRowsFollowTheContract) {
+TEST_P(DecodeAttentionOn, HostileRowsFollowTheContract) {
   DecodeShape shape;
   shape.tokens = 8;
-  for (const megamla_device device : kDevices) {
-    SCOPED_TRACE(device_name(device));
-    DecodeProblem problem(shape);
-    const auto slots = static_cast<int32_t>(problem.window.num_slots());
-    problem.window_lens.at<int32_t>(0) = -5;         // clamped to 0: no valid key
-    problem.window_lens.at<int32_t>(1) = INT32_MAX;  // clamped to the width
-    for (int64_t i = 20; i < shape.window_width; ++i) problem.window_slots.at<int32_t>(1, i) = INT32_MAX;
-    for (int64_t i = 0; i < shape.window_width; ++i)
-      problem.window_slots.at<int32_t>(2, i) = i % 2 == 0 ? slots : INT32_MIN;
-    problem.positions.at<int64_t>(3) = (int64_t{1} << 32) + 3;  // row 3 of the table, were it cut to 32 bits
-    problem.positions.at<int64_t>(4) = -1;
-    problem.positions.at<int64_t>(5) = DecodeProblem::kPositions;
-    problem.positions.at<int64_t>(6) = INT64_MIN;
-    problem.window_lens.at<int32_t>(6) = 0;
-    OutputPair pair(shape.tokens, shape.heads, 8);
-    Params p = problem.params;
-    p.output = MEGAMLA_OUTPUT_FP8_PAIR;
-    p.out = pair.data;
-    p.out_scale = pair.scale;
-    ASSERT_EQ(run(p, device), MEGAMLA_OK) << megamla_last_error();
-    for (int64_t t = 0; t < shape.tokens; ++t) {
-      const bool empty = t == 0 || t == 2 || t == 6;
-      const bool outside = t >= 3 && t <= 5;
-      for (int64_t h = 0; h < shape.heads; ++h) {
-        const float lse = problem.lse.at<float>(t, h);
-        EXPECT_TRUE(empty ? lse == kInfinity : outside ? std::isnan(lse) : std::isfinite(lse)) << t << " " << lse;
-        bool zeros = true;
-        for (int64_t d = 0; d < 512; ++d) {
-          zeros &= pair.value(t, h, d) == 0 && pair.scale_byte(t, h, d) == format::kZeroGroupScale;
-        }
-        EXPECT_EQ(zeros, empty || outside) << "token " << t << " head " << h;
-      }
-    }
-  }
-}
-
-TEST(DecodeAttention, Sinks) {
-  for (const megamla_device device : kDevices) {
-    DecodeProblem problem(DecodeShape{});
-    Params p = problem.params;
-    p.attn_sink = {};
-    ASSERT_EQ(run(p, device), MEGAMLA_OK);
-    const auto without = problem.o.values<float>();
-    const auto lse = problem.lse.values<float>();
-    problem.sink.fill(-kInfinity);
-    problem.sink.at<float>(1) = kInfinity;
-    problem.sink.at<float>(2) = 0.5F;
-    ASSERT_EQ(run(problem.params, device), MEGAMLA_OK);
-    EXPECT_EQ(problem.lse.values<float>(), lse);  // the sink is no part of it
-    for (int64_t h = 0; h < problem.shape.heads; ++h) {
-      const double share = h == 1 ? 0 : h == 2 ? 1 / (1 + std::exp(0.5 - lse[static_cast<size_t>(h)])) : 1;
+  DecodeProblem problem(shape);
+  const auto slots = static_cast<int32_t>(problem.window.num_slots());
+  problem.window_lens.at<int32_t>(0) = -5;         // clamped to 0: no valid key
+  problem.window_lens.at<int32_t>(1) = INT32_MAX;  // clamped to the width
+  for (int64_t i = 20; i < shape.window_width; ++i) problem.window_slots.at<int32_t>(1, i) = INT32_MAX;
+  for (int64_t i = 0; i < shape.window_width; ++i)
+    problem.window_slots.at<int32_t>(2, i) = i % 2 == 0 ? slots : INT32_MIN;
+  problem.positions.at<int64_t>(3) = (int64_t{1} << 32) + 3;  // row 3 of the table, were it cut to 32 bits
+  problem.positions.at<int64_t>(4) = -1;
+  problem.positions.at<int64_t>(5) = DecodeProblem::kPositions;
+  problem.positions.at<int64_t>(6) = INT64_MIN;
+  problem.window_lens.at<int32_t>(6) = 0;
+  OutputPair pair(shape.tokens, shape.heads, 8);
+  Params p = problem.params;
+  p.output = MEGAMLA_OUTPUT_FP8_PAIR;
+  p.out = pair.data;
+  p.out_scale = pair.scale;
+  MEGAMLA_SKIP_IF_LEFT_TO_ANOTHER(p);
+  expect_ok(run(p));
+  for (int64_t t = 0; t < shape.tokens; ++t) {
+    const bool empty = t == 0 || t == 2 || t == 6;
+    const bool outside = t >= 3 && t <= 5;
+    for (int64_t h = 0; h < shape.heads; ++h) {
+      const float lse = problem.lse.at<float>(t, h);
+      EXPECT_TRUE(empty ? lse == kInfinity : outside ? std::isnan(lse) : std::isfinite(lse)) << t << " " << lse;
+      bool zeros = true;
       for (int64_t d = 0; d < 512; ++d) {
-        const float expected = static_cast<float>(without[static_cast<size_t>(h * 512 + d)] * share);
-        EXPECT_NEAR(problem.o.at<float>(0, h, d), expected, h == 2 ? 1e-6 : 0);
+        zeros &= pair.value(t, h, d) == 0 && pair.scale_byte(t, h, d) == format::kZeroGroupScale;
       }
+      EXPECT_EQ(zeros, empty || outside) << "token " << t << " head " << h;
     }
   }
 }
 
-TEST(DecodeAttention, LiveHeadsAloneAreWritten) {
-  for (const megamla_device device : kDevices) {
-    DecodeProblem problem(DecodeShape{});
-    ASSERT_EQ(run(problem.params, device), MEGAMLA_OK);
-    const auto all = problem.o.values<float>();
-    problem.params.live_heads = 8;
-    problem.o.fill(7.0F);
-    problem.lse.fill(7.0F);
-    ASSERT_EQ(run(problem.params, device), MEGAMLA_OK);
-    for (int64_t i = 0; i < static_cast<int64_t>(all.size()); ++i) {
-      const bool live = i / 512 % problem.shape.heads < 8;
-      ASSERT_EQ(problem.o.as<float>()[i], live ? all[static_cast<size_t>(i)] : 7.0F);
+TEST_P(DecodeAttentionOn, Sinks) {
+  DecodeProblem problem(DecodeShape{});
+  Params p = problem.params;
+  MEGAMLA_SKIP_IF_LEFT_TO_ANOTHER(p);
+  p.attn_sink = {};
+  expect_ok(run(p));
+  const auto without = problem.o.values<float>();
+  const auto lse = problem.lse.values<float>();
+  problem.sink.fill(-kInfinity);
+  problem.sink.at<float>(1) = kInfinity;
+  problem.sink.at<float>(2) = 0.5F;
+  expect_ok(run(problem.params));
+  EXPECT_EQ(problem.lse.values<float>(), lse);  // the sink is no part of it
+  for (int64_t h = 0; h < problem.shape.heads; ++h) {
+    const double share = h == 1 ? 0 : h == 2 ? 1 / (1 + std::exp(0.5 - lse[static_cast<size_t>(h)])) : 1;
+    for (int64_t d = 0; d < 512; ++d) {
+      const float expected = static_cast<float>(without[static_cast<size_t>(h * 512 + d)] * share);
+      EXPECT_NEAR(problem.o.at<float>(0, h, d), expected, h == 2 ? 1e-6 : 0);
     }
-    EXPECT_EQ(problem.lse.at<float>(0, 8), 7.0F);
   }
+}
+
+TEST_P(DecodeAttentionOn, LiveHeadsAloneAreWritten) {
+  DecodeProblem problem(DecodeShape{});
+  MEGAMLA_SKIP_IF_LEFT_TO_ANOTHER(problem.params);
+  expect_ok(run(problem.params));
+  const auto all = problem.o.values<float>();
+  problem.params.live_heads = 8;
+  problem.o.fill(7.0F);
+  problem.lse.fill(7.0F);
+  expect_ok(run(problem.params));
+  for (int64_t i = 0; i < static_cast<int64_t>(all.size()); ++i) {
+    const bool live = i / 512 % problem.shape.heads < 8;
+    // A product of fewer rows may sum in another order.
+    ASSERT_NEAR(problem.o.as<float>()[i], live ? all[static_cast<size_t>(i)] : 7.0F, live ? 1e-6 : 0);
+  }
+  EXPECT_EQ(problem.lse.at<float>(0, 8), 7.0F);
 }
 
 TEST(DecodeAttention, NoTokens) {

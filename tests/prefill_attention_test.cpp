@@ -56,30 +56,27 @@ TEST_P(PrefillAttentionOn, IsWithinTheBoundsOfTheReference) {
   }
 }
 
-TEST(PrefillAttention, MaxLogitsOfHostileRows) {
-  for (const megamla_device device : kDevices) {
-    SCOPED_TRACE(device_name(device));
-    PrefillProblem problem(5, 8, 16, 64, false, 1);
-    problem.lengths.at<int32_t>(0) = INT32_MIN;
-    problem.positions.at<int32_t>(1) = -1;
-    problem.positions.at<int32_t>(2) = PrefillProblem::kPositions;
-    problem.lengths.at<int32_t>(2) = 0;
-    problem.lengths.at<int32_t>(3) = INT32_MAX;
-    for (int64_t i = 0; i < 16; ++i)
-      problem.indices.at<int32_t>(3, i) = i == 7 ? 8 : INT32_MAX - static_cast<int32_t>(i);
-    ASSERT_EQ(run(problem.params, device), MEGAMLA_OK) << megamla_last_error();
-    for (int64_t h = 0; h < problem.heads; ++h) {
-      EXPECT_EQ(problem.max_logits.at<float>(0, h), -kInfinity);
-      EXPECT_EQ(problem.lse.at<float>(0, h), kInfinity);
-      EXPECT_TRUE(std::isnan(problem.max_logits.at<float>(1, h)));
-      EXPECT_TRUE(std::isnan(problem.lse.at<float>(1, h)));
-      EXPECT_EQ(problem.max_logits.at<float>(2, h), -kInfinity);
-      EXPECT_EQ(problem.lse.at<float>(2, h), kInfinity);
-      EXPECT_NEAR(problem.max_logits.at<float>(3, h), problem.lse.at<float>(3, h), 1e-5);  // one key
-      for (int64_t d = 0; d < 512; ++d) {
-        for (const int64_t t : {0, 1, 2}) EXPECT_EQ(problem.o.at<float>(t, h, d), 0);
-        EXPECT_TRUE(std::isfinite(problem.o.at<float>(3, h, d)) && std::isfinite(problem.o.at<float>(4, h, d)));
-      }
+TEST_P(PrefillAttentionOn, MaxLogitsOfHostileRows) {
+  PrefillProblem problem(5, 8, 16, 64, false, 1);
+  MEGAMLA_SKIP_IF_LEFT_TO_ANOTHER(problem.params);
+  problem.lengths.at<int32_t>(0) = INT32_MIN;
+  problem.positions.at<int32_t>(1) = -1;
+  problem.positions.at<int32_t>(2) = PrefillProblem::kPositions;
+  problem.lengths.at<int32_t>(2) = 0;
+  problem.lengths.at<int32_t>(3) = INT32_MAX;
+  for (int64_t i = 0; i < 16; ++i) problem.indices.at<int32_t>(3, i) = i == 7 ? 8 : INT32_MAX - static_cast<int32_t>(i);
+  expect_ok(run(problem.params));
+  for (int64_t h = 0; h < problem.heads; ++h) {
+    EXPECT_EQ(problem.max_logits.at<float>(0, h), -kInfinity);
+    EXPECT_EQ(problem.lse.at<float>(0, h), kInfinity);
+    EXPECT_TRUE(std::isnan(problem.max_logits.at<float>(1, h)));
+    EXPECT_TRUE(std::isnan(problem.lse.at<float>(1, h)));
+    EXPECT_EQ(problem.max_logits.at<float>(2, h), -kInfinity);
+    EXPECT_EQ(problem.lse.at<float>(2, h), kInfinity);
+    EXPECT_NEAR(problem.max_logits.at<float>(3, h), problem.lse.at<float>(3, h), 1e-5);  // one key
+    for (int64_t d = 0; d < 512; ++d) {
+      for (const int64_t t : {0, 1, 2}) EXPECT_EQ(problem.o.at<float>(t, h, d), 0);
+      EXPECT_TRUE(std::isfinite(problem.o.at<float>(3, h, d)) && std::isfinite(problem.o.at<float>(4, h, d)));
     }
   }
 }

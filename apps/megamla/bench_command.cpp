@@ -41,7 +41,7 @@ std::string cpu_name() {
 std::string cell_text(const nlohmann::json& cell) {
   std::string text;
   for (const auto& [key, value] : cell.items()) {
-    if (key == "op") continue;
+    if (key == "op" || value.is_object()) continue;
     text += fmt::format("{}{}={}", text.empty() ? "" : " ", key,
                         value.is_string() ? value.get<std::string>() : value.dump());
   }
@@ -116,16 +116,17 @@ int run(bench::Options& o, const DeviceOptions& device, const std::string& commi
   nlohmann::json results = nlohmann::json::array();
   Table table({"op", "case", "implementation", "median us", "GFLOP/s", "GB/s", "bound us", "of bound"});
   for (const auto& [op, options] : runs) {
-    run_op(op, options, [&, op = op](bench::Row row) {
+    run_op(op, options, [&](bench::Row row) {
       const double copy_bytes = row.copy_bytes > 0 ? row.copy_bytes : ceilings.copy_bytes;
       row.bound_seconds = std::max(row.flops / ceilings.gemm_flops, row.bytes / copy_bytes);
       const double median = row.median();
-      table.add({op, cell_text(row.cell), row.implementation, fmt::format("{:.1f}", median * 1e6),
+      const auto name = row.cell["op"].get<std::string>();
+      table.add({name, cell_text(row.cell), row.implementation, fmt::format("{:.1f}", median * 1e6),
                  fmt::format("{:.0f}", row.flops / median / 1e9), fmt::format("{:.2f}", row.bytes / median / 1e9),
                  fmt::format("{:.1f}", row.bound_seconds * 1e6),
                  fmt::format("{:.0f}%", 100 * row.bound_seconds / median)});
       results.push_back(row_record(row));
-      fmt::print(stderr, "bench: {} {} done\n", op, cell_text(row.cell));
+      fmt::print(stderr, "bench: {} {} done\n", name, cell_text(row.cell));
     });
   }
   table.print();
@@ -153,10 +154,12 @@ Command bench_command() {
       "at "
       "the highest\n"
       "clock) and bytes over the copy bandwidth measured in the same run,\n"
-      "beside the calls where a row has a copy_gbps of its own.\n"
+      "beside the calls where a row has a copy_gbps of its own. layer_step: ops_us is the sum of the step's ops, each\n"
+      "timed by itself.\n"
       "\n"
       "Examples:\n"
       "  megamla bench decode_attention --heads 64,8 --tokens 1,32,128\n"
+      "  megamla bench decode_attention --lengths random --batch-invariant\n"
       "  megamla bench block_scaled_linear --case wq_b --tokens 1,256\n"
       "  megamla bench decode_attention:32 prefill_attention:256 kv_insert:65536 --heads 64,8 --json cpu.json\n"
       "  megamla bench decode_attention --device cuda --commit $(git rev-parse HEAD) --json decode.json",
@@ -185,13 +188,12 @@ Command bench_command() {
     app.add_option("--output", o->output, "fp8 (the output pair) or bf16")
         ->check(CLI::IsMember({"fp8", "bf16"}))
         ->capture_default_str();
-    app.add_option(
-           "--lengths", o->lengths,
-           "Lengths of decode_attention's lists: none given, all full, or compressed ones random from 1 to --topk")
-        ->check(CLI::IsMember({"none", "full", "random"}))
+    app.add_option("--lengths", o->lengths, "Of decode_attention: full lists, or random lengths from 1 to the whole")
+        ->check(CLI::IsMember({"full", "random"}))
         ->capture_default_str();
-    app.add_flag("--batch-invariant", o->batch_invariant, "decode_attention in batch-invariant mode");
-    app.add_option("--case", o->cases, "Shapes of block_scaled_linear: wo_a, wo_b, wq_b, wq_a_wkv")
+    app.add_flag("--batch-invariant", o->batch_invariant,
+                 "Of attention over pages: a row's bits do not depend on the others");
+    app.add_option("--case", o->cases, "Shapes of block_scaled_linear: wo_a, wo_b, wq_b, wq_a_wkv, compressor")
         ->delimiter(',')
         ->capture_default_str();
     app.add_option("--path", o->paths,
@@ -199,6 +201,8 @@ Command bench_command() {
         ->delimiter(',')
         ->check(CLI::IsMember({"gathered", "paged"}))
         ->capture_default_str();
+    app.add_flag("--peer", o->peer,
+                 "Beside block_scaled_linear: cuBLASLt's bf16 product of the same shape, if the machine has it");
     app.add_option("--repeats", o->repeats, "Timings per row")->check(CLI::Range(5, 1000))->capture_default_str();
     app.add_option("--commit", *commit, "Commit that the record names");
     device->add(app);

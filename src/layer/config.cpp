@@ -96,6 +96,7 @@ Status check_config(const megamla_layer_config& c) {
     v.range("kv_source_layer", c.kv_source_layer, 0, c.layer_id);
   }
   v.range("window", c.window, 1, kMax);
+  v.finite("rms_norm_eps", c.rms_norm_eps);
   v.require(c.rms_norm_eps >= 0, "rms_norm_eps", "a value of at least 0", c.rms_norm_eps);
   v.finite("softmax_scale", c.softmax_scale);
   v.range("num_speculative_tokens", c.num_speculative_tokens, 0, 4096);
@@ -104,6 +105,8 @@ Status check_config(const megamla_layer_config& c) {
   v.range("max_num_requests", c.max_num_requests, 1, (int64_t{1} << 31) - 1);
   v.range("prefill_chunk_size", c.prefill_chunk_size, 1, 4096);
   v.range("cuda_device", c.cuda_device, 0, 1 << 16);
+  v.range("window_format", c.window_format, MEGAMLA_KV_FP8_528, MEGAMLA_KV_FP8_584);
+  v.range("compressed_format", c.compressed_format, MEGAMLA_KV_NONE, MEGAMLA_KV_FP8_584);
   v.range("prefill_path", c.prefill_path, MEGAMLA_PREFILL_AUTO, MEGAMLA_PREFILL_PAGED);
   v.require(c.batch_invariant == 0 || c.prefill_path != MEGAMLA_PREFILL_GATHERED, "prefill_path",
             "auto or paged for batch-invariant results", "gathered");

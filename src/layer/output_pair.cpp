@@ -64,8 +64,10 @@ extern "C" megamla_status megamla_output_pair_slice(const megamla_tensor* data, 
     v.require(data->ndim == 3 && scale->ndim == 3 && data->shape[0] == scale->shape[0], "data, scale",
               "two views of three dimensions over the same tokens", describe(*data) + " and " + describe(*scale));
     if (!v.ok()) return v.status();
-    v.range("begin", begin, 0, data->shape[0]).range("end", end, begin, data->shape[0]);
-    MEGAMLA_RETURN_IF_ERROR(v.status());
+    Validator pair("output_pair", data->cuda_device);
+    pair.output_pair("data", *data, "scale", *scale, data->shape[0], data->shape[1], Validator::Access::kRead);
+    pair.range("begin", begin, 0, data->shape[0]).range("end", end, begin, data->shape[0]);
+    MEGAMLA_RETURN_IF_ERROR(pair.status());
     *data_slice = slice(*data, begin, end);
     *scale_slice = slice(*scale, begin, end);
     return {};

@@ -6,6 +6,8 @@
 #include "format/kv_record.hpp"
 #include "layer/call.hpp"
 #include "layer/config.hpp"
+#include "layer/workspace.hpp"
+#include "ops/check_apart.hpp"
 #include "ops/communicator.hpp"
 
 namespace megamla::layer {
@@ -60,15 +62,65 @@ Status check_metadata(const megamla_layer_config& c, const megamla_forward_param
   const int64_t requests = m.seq_lens.shape[0];
   v.range("requests", requests, 0, c.max_num_requests);
   v.tensor("query_start_loc", m.query_start_loc, {MEGAMLA_I32}, {requests + 1}, 0);
-  v.tensor("positions", m.positions, {MEGAMLA_I32, MEGAMLA_I64}, {tokens}, 1);
-  v.tensor("slot_mapping", m.slot_mapping, {MEGAMLA_I64}, {tokens}, 1);
+  v.tensor("positions", m.positions, {MEGAMLA_I32, MEGAMLA_I64}, {tokens}, 0);
+  v.tensor("slot_mapping", m.slot_mapping, {MEGAMLA_I64}, {tokens}, 0);
   v.tensor("window_table", m.window_table, {MEGAMLA_I32}, {requests, kAny}, 1);
   if (c.compress_ratio > 0) v.tensor("compressed_table", m.compressed_table, {MEGAMLA_I32}, {requests, kAny}, 1);
-  if (source) v.tensor("compressed_slot_mapping", m.compressed_slot_mapping, {MEGAMLA_I64}, {tokens}, 1);
-  if (source && c.compress_ratio == 2) v.tensor("state_block", m.state_block, {MEGAMLA_I32}, {requests}, 1);
+  if (source) v.tensor("compressed_slot_mapping", m.compressed_slot_mapping, {MEGAMLA_I64}, {tokens}, 0);
+  if (source && c.compress_ratio == 2) v.tensor("state_block", m.state_block, {MEGAMLA_I32}, {requests}, 0);
   if (c.compress_ratio > 0) v.optional_tensor("topk", m.topk, {MEGAMLA_I32}, {tokens, c.index_topk}, 1);
   MEGAMLA_RETURN_IF_ERROR(v.status());
   return check_host_copies(m, cuda_device >= 0);
+}
+
+// What a step writes shares memory with nothing else of the call: each op checks its own part only once others have
+// written theirs. The two caches may lie between each other's pages. What the layer does not use may be anything.
+Status check_memory(const megamla_layer_config& c, const megamla_forward_params& p, int32_t cuda_device) {
+  const megamla_step_metadata& m = *p.metadata;
+  const bool compressed = c.compress_ratio > 0;
+  const bool source = role_of(c) == MEGAMLA_ROLE_KV_SOURCE;
+  const bool ring = source && c.compress_ratio == 2;
+  const megamla_tensor absent{};
+  const auto used = [&](bool uses, const megamla_tensor& t) { return uses ? &t : &absent; };
+  const megamla_layer_taps no_taps{};
+  const megamla_layer_taps& taps = p.taps != nullptr ? *p.taps : no_taps;
+  const std::initializer_list<ops::NamedTensor> outputs = {{"y", &p.y},
+                                                           {"compressor_state", used(ring, p.compressor_state)},
+                                                           {"taps.qr", &taps.qr},
+                                                           {"taps.latent", &taps.latent},
+                                                           {"taps.compressed_latent", &taps.compressed_latent},
+                                                           {"taps.q", &taps.q},
+                                                           {"taps.lse", &taps.lse},
+                                                           {"taps.pair", &taps.pair},
+                                                           {"taps.pair_scale", &taps.pair_scale},
+                                                           {"taps.z", &taps.z}};
+  const std::initializer_list<ops::NamedTensor> inputs = {
+      {"x", &p.x},
+      {"cos_sin", &p.cos_sin},
+      {"query_start_loc", &m.query_start_loc},
+      {"seq_lens", &m.seq_lens},
+      {"positions", &m.positions},
+      {"slot_mapping", &m.slot_mapping},
+      {"window_table", &m.window_table},
+      {"compressed_slot_mapping", used(source, m.compressed_slot_mapping)},
+      {"compressed_table", used(compressed, m.compressed_table)},
+      {"state_block", used(ring, m.state_block)},
+      {"topk", used(compressed, m.topk)}};
+  const megamla_tensor workspace = p.workspace->view();
+  const megamla_kv_cache no_cache{};
+  Validator v(kOp, cuda_device);
+  ops::check_apart(v, outputs, inputs);
+  for (const megamla_kv_cache* cache : {&p.window, compressed ? &p.compressed : &no_cache}) {
+    const char* name = cache == &p.window ? "window" : "compressed";
+    for (const auto& tensors : {outputs, inputs}) {
+      for (const ops::NamedTensor& t : tensors) v.no_overlap(t.name, *t.tensor, name, *cache);
+    }
+    v.no_overlap("workspace", workspace, name, *cache);
+  }
+  for (const auto& tensors : {outputs, inputs}) {
+    for (const ops::NamedTensor& t : tensors) v.no_overlap(t.name, *t.tensor, "workspace", workspace);
+  }
+  return v.status();
 }
 
 // A chunk is gathered where its rows, written once, cost less than what its tokens would dequantise themselves: at most
@@ -151,7 +203,8 @@ Status check_forward(const megamla_layer_config& c, const megamla_forward_params
   }
   MEGAMLA_RETURN_IF_ERROR(v.status());
   MEGAMLA_RETURN_IF_ERROR(check_metadata(c, p, *p.metadata, cuda_device));
-  return p.taps == nullptr ? Status{} : check_taps(c, *p.taps, p.x.shape[0], cuda_device);
+  if (p.taps != nullptr) MEGAMLA_RETURN_IF_ERROR(check_taps(c, *p.taps, p.x.shape[0], cuda_device));
+  return check_memory(c, p, cuda_device);
 }
 
 Status plan_step(const megamla_layer_config& c, const megamla_forward_params& p, megamla_device device, Step* step) {

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "core/status.hpp"
+#include "core/tensor.hpp"
 #include "megamla/workspace.h"
 
 namespace megamla {
@@ -23,6 +24,7 @@ class Workspace {
 
   int64_t required() const { return required_; }
   int64_t bytes() const { return bytes_; }
+  megamla_tensor view() const { return host_tensor(buffer_, MEGAMLA_U8, {bytes_}); }
 
  private:
   struct Retained {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "support/decode_problem.hpp"
+#include "support/far_rows.hpp"
 #include "support/insert_problem.hpp"
 #include "support/prefill_problem.hpp"
 
@@ -96,45 +97,14 @@ TEST_P(FarDecode, PoolsOfBothCaches) {
   }
 }
 
-// A tensor of two rows, the second beyond 2^32 bytes from the first, with the values of `near`.
-struct FarRows {
-  static constexpr int64_t kStep = (int64_t{1} << 32) + 4096;
-  SparseMemory memory{kStep + (1 << 16)};
-  megamla_tensor view;
-  FarRows(const megamla_tensor& near, int64_t row_bytes) : view(near) {
-    const int64_t size = megamla_dtype_size(static_cast<megamla_dtype>(near.dtype));
-    view.data = memory.data();
-    view.stride[0] = kStep / size;
-    for (int64_t t = 0; t < 2; ++t) {
-      std::memcpy(static_cast<char*>(view.data) + t * kStep,
-                  static_cast<const char*>(near.data) + t * near.stride[0] * size, static_cast<size_t>(row_bytes));
-    }
-  }
-};
-
 TEST_P(FarDecode, RowsOfQueriesListsAndResults) {
-  constexpr int64_t kRow = 8 * 512 * 4;
+  using P = megamla_decode_attention_params;
   DecodeProblem problem({.tokens = 2, .heads = 8, .compressed_width = 12});
   MEGAMLA_SKIP_IF_LEFT_TO_ANOTHER(problem.params);
-  expect_ok(run(problem.params));
-  auto p = problem.params;
-  const FarRows q(p.q, kRow / 2);
-  const FarRows positions(p.positions, 8);
-  const FarRows window_slots(p.window_slots, 24 * 4);
-  const FarRows compressed_slots(p.compressed_slots, 12 * 4);
-  const FarRows out(p.out, 0);
-  const FarRows lse(p.lse, 0);
-  p.q = q.view;
-  p.positions = positions.view;
-  p.window_slots = window_slots.view;
-  p.compressed_slots = compressed_slots.view;
-  p.out = out.view;
-  p.lse = lse.view;
-  expect_ok(run(p));
-  for (int64_t t = 0; t < 2; ++t) {
-    EXPECT_TRUE(same_bytes(&at<float>(p.out, t), &problem.o.at<float>(t, 0, 0), kRow)) << "token " << t;
-    EXPECT_TRUE(same_bytes(&at<float>(p.lse, t), &problem.lse.at<float>(t, 0), 32)) << "token " << t;
-  }
+  expect_same_bits_far_apart(
+      problem.params,
+      {&P::q, &P::positions, &P::window_slots, &P::window_lens, &P::compressed_slots, &P::compressed_lens},
+      {&P::out, &P::lse}, on_gpu(), [&](const P& p) { return run(p); });
 }
 
 class FarPrefill : public EveryImplementation<megamla_prefill_attention_params> {};

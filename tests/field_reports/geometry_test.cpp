@@ -31,6 +31,19 @@ TEST_P(GeometryDecode, FewHeadsAndAnyWidth) {
   }
 }
 
+// The same widths over the other records: tails of a tile are a format's own code.
+TEST_P(GeometryDecode, AnyWidthOfEveryRecord) {
+  for (const CacheKind kind : kCacheKinds) {
+    const bool v4 = kind.format == MEGAMLA_KV_FP8_584;
+    for (const int64_t width : {133, 1152}) {
+      DecodeShape shape{.tokens = 1, .heads = 8, .window_width = 133, .compressed_width = width};
+      shape.compressed = kind;
+      if (v4) shape.window = kind;
+      check(shape);
+    }
+  }
+}
+
 TEST_P(GeometryDecode, RealModelsAndTheirParallelParts) {
   for (const int64_t heads : {128, 64, 32}) {
     for (const bool chunked : {false, true}) {

@@ -29,6 +29,7 @@ class Pool {
     return cache;
   }
   std::vector<uint8_t> bytes() const { return memory_.values<uint8_t>(); }
+  bool guards_intact() const { return memory_.guards_intact(); }
 
  private:
   static int64_t page(CacheKind kind) {
@@ -76,6 +77,7 @@ TEST_P(SharedPoolInsert, EachLayerWritesItsOwnRecordsAlone) {
     problem.params.cache = pool.layer(i);
     expect_ok(run(problem.params));
     ASSERT_TRUE(pool.bytes() == expected.bytes());
+    ASSERT_TRUE(pool.guards_intact());
   }
 }
 

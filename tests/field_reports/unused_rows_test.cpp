@@ -148,6 +148,29 @@ TEST_P(UnusedPrefill, NanRowsAndPaddedRows) {
   }
 }
 
+// The row behind the last one is forbidden memory, and its index names no row.
+TEST_P(UnusedPrefill, TheIndexOfOneRowTooMany) {
+  constexpr int64_t kRows = 8;
+  PrefillProblem problem(3, 8, 6, kRows, false, 1);
+  MEGAMLA_SKIP_IF_LEFT_TO_ANOTHER(problem.params);
+  const HalfForbidden memory(kRows * 1024, !on_gpu());
+  auto p = problem.params;
+  p.kv = host_tensor(memory.forbidden() - kRows * 1024, MEGAMLA_BF16, {kRows, 512});
+  for (int64_t r = 0; r < kRows; ++r)
+    std::memcpy(&at<format::Bf16>(p.kv, r, 0), &problem.kv.at<format::Bf16>(0, 0), 1024);
+  for (int64_t t = 0; t < 3; ++t) {
+    problem.lengths.at<int32_t>(t) = 6;
+    for (int64_t i = 0; i < 6; ++i)
+      problem.indices.at<int32_t>(t, i) = static_cast<int32_t>(t == 1 ? kRows : i % 2 == 0 ? kRows - 1 : kRows + i / 2);
+  }
+  expect_ok(run(p));
+  for (int64_t h = 0; h < 8; ++h) {
+    EXPECT_EQ(problem.lse.at<float>(1, h), kInfinity);
+    // Three times the same key.
+    EXPECT_NEAR(problem.lse.at<float>(0, h), problem.max_logits.at<float>(0, h) + std::log(3.0F), 1e-4);
+  }
+}
+
 class UnusedGather : public EveryImplementation<megamla_kv_gather_params> {};
 MEGAMLA_EVERY_IMPLEMENTATION(UnusedGather);
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "support/every_implementation.hpp"
+#include "support/linear_problem.hpp"
 #include "support/paged_cache.hpp"
 
 namespace megamla::test {
@@ -104,17 +105,44 @@ MEGAMLA_ZERO_TOKENS(ZeroCompress, kv_compress) {
   EXPECT_TRUE(state.bytes() == before);
 }
 
+// Every kind, one group and several, more features than a step of the loops takes.
 MEGAMLA_ZERO_TOKENS(ZeroLinear, block_scaled_linear) {
-  TensorBuffer weight(MEGAMLA_F8_E4M3, {32, 64});
-  TensorBuffer scale(MEGAMLA_F8_E8M0, {1, 2});
-  megamla_block_scaled_linear_params p;
-  megamla_block_scaled_linear_init(&p);
-  p.weight_kind = MEGAMLA_LINEAR_WEIGHT_BLOCK_32;
-  p.x = none(MEGAMLA_BF16, {0, 64});
-  p.weight = weight;
-  p.weight_scale = scale;
-  p.y = none(MEGAMLA_BF16, {0, 32});
-  expect_ok(run(p));
+  constexpr int64_t kIn = 5120;
+  constexpr int64_t kOut = 128;
+  for (const int64_t groups : {1, 3}) {
+    const TensorBuffer codes(MEGAMLA_F8_E4M3, {groups, kOut, kIn});
+    const TensorBuffer values(MEGAMLA_BF16, {groups, kOut, kIn});
+    const TensorBuffer blocks(MEGAMLA_F8_E8M0, {groups, kOut / 32, kIn / 32});
+    const TensorBuffer rows(MEGAMLA_F8_E8M0, {groups, kOut, kIn / 32});
+    for (const megamla_linear_input input : kLinearInputs) {
+      if (input == MEGAMLA_LINEAR_IN_MXFP8 && groups > 1) continue;
+      for (const megamla_linear_weight weight : kLinearWeights) {
+        for (const megamla_linear_output output : kLinearOutputs) {
+          megamla_block_scaled_linear_params p;
+          megamla_block_scaled_linear_init(&p);
+          p.input = input;
+          p.x = none(input == MEGAMLA_LINEAR_IN_BF16 ? MEGAMLA_BF16 : MEGAMLA_F8_E4M3, {0, groups, kIn});
+          if (input == MEGAMLA_LINEAR_IN_FP8_PAIR) p.x_scale = none(MEGAMLA_I32, {0, groups, kIn / 128});
+          if (input == MEGAMLA_LINEAR_IN_MXFP8) {
+            p.x = none(MEGAMLA_F8_E4M3, {0, kIn});
+            p.x_scale = none(MEGAMLA_F8_E8M0, {0});
+          }
+          p.weight_kind = weight;
+          p.weight = weight == MEGAMLA_LINEAR_WEIGHT_BF16 ? values : codes;
+          if (weight == MEGAMLA_LINEAR_WEIGHT_BLOCK_32) p.weight_scale = blocks;
+          if (weight == MEGAMLA_LINEAR_WEIGHT_ROW_32) p.weight_scale = rows;
+          p.output = output;
+          p.y = none(dtype_of(output), {0, groups, kOut});
+          if (output == MEGAMLA_LINEAR_OUT_MXFP8) {
+            p.y = none(MEGAMLA_F8_E4M3, {0, groups * kOut});
+            p.y_scale = none(MEGAMLA_F8_E8M0, {0});
+          }
+          if (!left_to_another(p).empty()) continue;
+          expect_ok(run(p));
+        }
+      }
+    }
+  }
 }
 
 MEGAMLA_ZERO_TOKENS(ZeroNorm, rms_norm) {
@@ -128,12 +156,19 @@ MEGAMLA_ZERO_TOKENS(ZeroNorm, rms_norm) {
 }
 
 MEGAMLA_ZERO_TOKENS(ZeroCast, output_cast) {
-  megamla_output_cast_params p;
-  megamla_output_cast_init(&p);
-  p.in = none(MEGAMLA_F32, {0, 8, 512});
-  p.out = none(MEGAMLA_F8_E4M3, {0, 1, 4096});
-  p.out_scale = empty_scale(1);
-  expect_ok(run(p));
+  for (const megamla_dtype dtype : {MEGAMLA_F32, MEGAMLA_BF16}) {
+    megamla_output_cast_params p;
+    megamla_output_cast_init(&p);
+    p.in = none(dtype, {0, 8, 512});
+    p.out = none(MEGAMLA_F8_E4M3, {0, 1, 4096});
+    p.out_scale = empty_scale(1);
+    expect_ok(run(p));
+    p.target = MEGAMLA_CAST_MXFP8;
+    p.in = none(dtype, {0, 256});
+    p.out = none(MEGAMLA_F8_E4M3, {0, 256});
+    p.out_scale = none(MEGAMLA_F8_E8M0, {0});
+    expect_ok(run(p));
+  }
 }
 
 MEGAMLA_ZERO_TOKENS(ZeroRope, rope_table) {
@@ -145,9 +180,28 @@ MEGAMLA_ZERO_TOKENS(ZeroRope, rope_table) {
 
 MEGAMLA_ZERO_TOKENS(ZeroPermute, permute_weights) {
   megamla_permute_weights_params p;
+  for (const auto& [kind, width] : {std::pair{MEGAMLA_PERMUTE_Q, 512}, std::pair{MEGAMLA_PERMUTE_PAD_Q, 512},
+                                    std::pair{MEGAMLA_PERMUTE_O, 4096}, std::pair{MEGAMLA_PERMUTE_O_CHUNKS, 128}}) {
+    megamla_permute_weights_init(&p);
+    p.kind = kind;
+    p.in = none(MEGAMLA_BF16, {0, 8, width});
+    p.out = none(MEGAMLA_BF16, {0, 8, width});
+    expect_ok(run(p));
+  }
   megamla_permute_weights_init(&p);
-  p.in = none(MEGAMLA_BF16, {0, 8, 512});
-  p.out = none(MEGAMLA_BF16, {0, 8, 512});
+  p.kind = MEGAMLA_PERMUTE_WQ_B;
+  p.in = none(MEGAMLA_F8_E4M3, {0, 1280});
+  p.in_scale = none(MEGAMLA_F8_E8M0, {0, 40});
+  p.out = none(MEGAMLA_F8_E4M3, {0, 1280});
+  p.out_scale = none(MEGAMLA_F8_E8M0, {0, 40});
+  p.out_scale_packed = none(MEGAMLA_I32, {10, 0});
+  expect_ok(run(p));
+  p.kind = MEGAMLA_PERMUTE_WO_A;
+  p.in = none(MEGAMLA_F8_E4M3, {0, 4096});
+  p.in_scale = none(MEGAMLA_F8_E8M0, {0, 128});
+  p.out = none(MEGAMLA_F8_E4M3, {3, 0, 4096});
+  p.out_scale = none(MEGAMLA_F8_E8M0, {3, 0, 128});
+  p.out_scale_packed = none(MEGAMLA_I32, {3, 32, 0});
   expect_ok(run(p));
 }
 
@@ -160,6 +214,45 @@ MEGAMLA_ZERO_TOKENS(ZeroSlots, topk_to_slots) {
   p.slots_per_page = 64;
   p.slots = none(MEGAMLA_I32, {0, 512});
   p.lens = none(MEGAMLA_I32, {0});
+  expect_ok(run(p));
+}
+
+MEGAMLA_ZERO_TOKENS(ZeroCombine, combine_topk_swa) {
+  const TensorBuffer start(MEGAMLA_I32, {4});
+  const TensorBuffer lens(MEGAMLA_I32, {3});
+  std::memset(start.as<void>(), 0, 4 * 4);
+  std::memset(lens.as<void>(), 0, 3 * 4);
+  for (const bool requests : {false, true}) {  // none, and three of no tokens
+    megamla_combine_topk_swa_params p;
+    megamla_combine_topk_swa_init(&p);
+    p.topk = none(MEGAMLA_I32, {0, 512});
+    p.query_start_loc = slice(start, 0, requests ? 4 : 1);
+    p.seq_lens = requests ? lens.view() : none(MEGAMLA_I32, {0});
+    p.gather_lens = p.seq_lens;
+    p.compress_ratio = 1;
+    p.n = 512;
+    p.m = 700;
+    p.indices = none(MEGAMLA_I32, {0, 640});
+    p.lens = none(MEGAMLA_I32, {0});
+    expect_ok(run(p));
+  }
+}
+
+MEGAMLA_ZERO_TOKENS(ZeroWindow, swa_metadata) {
+  const TensorBuffer start(MEGAMLA_I32, {1});
+  std::memset(start.as<void>(), 0, 4);
+  megamla_swa_metadata_params p;
+  megamla_swa_metadata_init(&p);
+  p.query_start_loc = start;
+  p.seq_lens = none(MEGAMLA_I32, {0});
+  p.slot_mapping = none(MEGAMLA_I64, {0});
+  p.block_table = none(MEGAMLA_I32, {0, 4});
+  p.replay_start = none(MEGAMLA_I32, {0});
+  p.is_valid_token = none(MEGAMLA_U8, {0});
+  p.token_to_req = none(MEGAMLA_I32, {0});
+  p.decode_swa_indices = none(MEGAMLA_I32, {0, 128});
+  p.decode_swa_lens = none(MEGAMLA_I32, {0});
+  p.prefill_gather_lens = none(MEGAMLA_I32, {0});
   expect_ok(run(p));
 }
 

@@ -39,7 +39,7 @@ TEST_P(Corpus, HoldsNoFinding) {
 
 constexpr Target kTargets[] = {{"safetensors", safetensors}, {"config", config},       {"trace", trace},
                                {"golden", golden},           {"attention", attention}, {"cache_ops", cache_ops},
-                               {"linear_ops", linear_ops},   {"index_ops", index_ops}};
+                               {"linear_ops", linear_ops},   {"index_ops", index_ops}, {"layer", layer}};
 INSTANTIATE_TEST_SUITE_P(Targets, Corpus, testing::ValuesIn(kTargets),
                          [](const auto& target) { return target.param.name; });
 

@@ -4,58 +4,30 @@
 //  - Nothing but memory of the call is touched (guarded memory, sanitizers), and of the struct only what its size says.
 //  - A refused call writes nothing; an accepted one nothing but elements of its outputs.
 //  - `supports` and the call itself agree.
-//  - The CPU's bytes do not depend on the number of threads, and match the reference as the target's comparison asks.
+//  - A refusal names the op.
+//  - The CPU's bytes do not depend on the number of threads, and match the reference as the target's comparison asks:
+//    those of the implementation that the dispatcher takes, and those of another one on another instruction set.
 #pragma once
 
 #include <functional>
 #include <vector>
 
 #include "fuzz/finding.hpp"
+#include "fuzz/snapshot.hpp"
+#include "fuzz/spoil.hpp"
 #include "fuzz/tensors.hpp"
 #include "megamla/megamla.hpp"
+#include "ops/op.hpp"
+#include "support/simd_targets.hpp"
 
 namespace megamla::fuzz {
-
-// The bytes of the first `count` blocks at one time.
-class Snapshot {
- public:
-  explicit Snapshot(int64_t count = GuardedMemory::instance().count()) {
-    const GuardedMemory& memory = GuardedMemory::instance();
-    for (int64_t i = 0; i < count; ++i) {
-      const Block& block = memory.block(i);
-      begins_.push_back(block.begin);
-      bytes_.emplace_back(block.begin, block.end());
-    }
-  }
-  void restore() const {
-    for (size_t i = 0; i < bytes_.size(); ++i) std::copy(bytes_[i].begin(), bytes_[i].end(), begins_[i]);
-  }
-  size_t blocks() const { return bytes_.size(); }
-  const std::vector<uint8_t>& block(size_t i) const { return bytes_[i]; }
-
-  // The snapshot's bytes of an address, of a view.
-  const uint8_t* of(const uint8_t* byte) const {
-    for (size_t i = 0; i < bytes_.size(); ++i) {
-      if (byte >= begins_[i] && byte <= begins_[i] + bytes_[i].size()) return bytes_[i].data() + (byte - begins_[i]);
-    }
-    return byte;
-  }
-  megamla_tensor of(megamla_tensor t) const {
-    t.data = const_cast<uint8_t*>(of(static_cast<const uint8_t*>(t.data)));
-    return t;
-  }
-
- private:
-  std::vector<uint8_t*> begins_;
-  std::vector<std::vector<uint8_t>> bytes_;
-};
 
 inline const char* name_of(megamla_device device) { return device == MEGAMLA_DEVICE_CPU ? "cpu" : "reference"; }
 
 template <class Params>
 class OpCall {
  public:
-  // `reference` and `cpu`: outputs of the two implementations; throws Finding. Without it outputs must be equal bytes.
+  // Judges the two implementations' outputs of a call that is not spoilt; throws Finding. Without it: equal bytes.
   using Compare = std::function<void(const Params&, const Snapshot& reference, const Snapshot& cpu)>;
 
   OpCall(const char* op, Choices& choices) : views(choices), op_(op), c_(choices) {}
@@ -80,8 +52,8 @@ class OpCall {
   void run(const Compare& compare = {}) {
     const uint8_t plan = c_.byte();
     const bool spoilt = plan >= 160;
-    if (spoilt) spoil();
-    if (plan >= 240) spoil();
+    if (spoilt) spoil(c_, params, tensors_);
+    if (plan >= 240) spoil(c_, params, tensors_);
     store_struct();
     ask_for_workspace_sizes();
     const Answer reference = answer(MEGAMLA_DEVICE_REFERENCE);
@@ -92,57 +64,17 @@ class OpCall {
     require(spoilt || is_backed_call(), "{}: the harness has drawn a view without memory", op_);
     if (!is_backed_call()) return;
     if (c_.rarely()) check_odd_exec();
-    check_results(compare);
+    check_results(compare, spoilt);
   }
 
  private:
+  using Flags = std::vector<std::vector<uint8_t>>;
   struct Answer {
     megamla_status status;
     std::string message;
   };
 
   // --- the struct ---
-
-  megamla_tensor* any_tensor() { return tensors_[static_cast<size_t>(c_.byte()) % tensors_.size()]; }
-
-  void spoil() {
-    megamla_tensor* t = any_tensor();
-    const auto d = static_cast<size_t>(c_.byte()) % MEGAMLA_MAX_DIMS;
-    switch (c_.byte() % 10) {
-      case 0:
-        t->shape[d] += c_.in(-2, 2);
-        break;
-      case 1:
-        t->shape[d] = c_.number();
-        break;
-      case 2:
-        t->stride[d] = c_.number();
-        break;
-      case 3:
-        t->dtype = static_cast<int32_t>(c_.in(-1, 9));
-        break;
-      case 4:
-        t->data = any_tensor()->data;  // perhaps an output over an input
-        break;
-      case 5:
-        t->data =
-            reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(t->data) + static_cast<uintptr_t>(c_.in(-16, 16)));
-        break;
-      case 6:
-        *t = {};
-        break;
-      case 7:
-        *t = *any_tensor();
-        break;
-      default: {  // any word of the struct
-        const auto words = static_cast<int64_t>(sizeof(Params) / sizeof(int32_t));
-        const int64_t at = c_.in(0, words - 1);
-        const int64_t value = c_.number();
-        const auto size = at + 1 < words && c_.coin() ? sizeof(int64_t) : sizeof(int32_t);
-        std::memcpy(reinterpret_cast<char*>(&params) + at * 4, &value, size);
-      }
-    }
-  }
 
   // The struct in memory of its own, as long as it says; what `params` holds from here on is what the library sees.
   void store_struct() {
@@ -168,9 +100,10 @@ class OpCall {
   Answer answer(megamla_device device) {
     const Snapshot before;
     const api::Result result = api::supports(*stored_, device);
-    expect_unchanged(before, "supports");
+    expect_unchanged(before, op_, "supports");
     if (result.ok()) return {MEGAMLA_OK, "ok"};
     const std::string& message = result.message();
+    require(message.rfind(std::string(op_) + ": ", 0) == 0, "{}: refused with '{}'", op_, message);
     require(!message.empty() && message.find('\n') == std::string::npos, "{}: refused with the message '{}'", op_,
             message);
     return {result.code(), message};
@@ -214,13 +147,13 @@ class OpCall {
       const api::Result result = api::run(*stored_, exec);
       require(result.code() == status, "{} on {}: supports refuses, the call says: {}", op_, name_of(device),
               result.message());
-      expect_unchanged(before, "a refused call");
+      expect_unchanged(before, op_);
     }
   }
 
   // What an accepted call may write: a flag per byte of every block.
-  std::vector<std::vector<uint8_t>> writable() const {
-    std::vector<std::vector<uint8_t>> flags;
+  Flags writable() const {
+    Flags flags;
     const GuardedMemory& memory = GuardedMemory::instance();
     for (int64_t i = 0; i < memory.count(); ++i) flags.emplace_back(static_cast<size_t>(memory.block(i).bytes));
     const auto mark = [&](const uint8_t* begin, int64_t bytes) {
@@ -235,13 +168,6 @@ class OpCall {
     return flags;
   }
 
-  void expect_unchanged(const Snapshot& before, const char* what) const {
-    const Snapshot after;
-    for (size_t i = 0; i < before.blocks(); ++i) {
-      require(before.block(i) == after.block(i), "{}: {} has written to block {}", op_, what, i);
-    }
-  }
-
   // An exec that makes no sense: a refusal that writes nothing, or it made sense after all.
   void check_odd_exec() {
     const Snapshot before;
@@ -253,32 +179,62 @@ class OpCall {
     if (c_.coin()) exec.workspace_bytes = std::min<int64_t>(c_.number(), 256);
     if (c_.coin()) exec.workspace = static_cast<char*>(exec.workspace) + c_.in(0, 255);
     if (c_.coin()) exec.struct_size = c_.one_of<size_t>({0, 8, 16, 20, 24, 40});
-    if (!api::run(*stored_, exec).ok()) expect_unchanged(before, "a refused call");
+    if (!api::run(*stored_, exec).ok()) expect_unchanged(before, op_);
     before.restore();
   }
 
   // The blocks' bytes after a run; nothing but flagged ones have changed.
-  Snapshot run_on(megamla_device device, int threads, const Snapshot& initial,
-                  const std::vector<std::vector<uint8_t>>& writable) {
+  Snapshot run_on(megamla_device device, int threads, const Snapshot& initial, const Flags& writable) {
     initial.restore();
     megamla_exec exec = make_exec(device, threads);
-    if (exec.workspace_bytes > 0) {
-      exec.workspace = GuardedMemory::instance().take(exec.workspace_bytes, 256, kUnwritten).begin;
-    }
+    back_workspace(exec);
     const api::Result result = api::run(*stored_, exec);
     require(result.ok(), "{} on {}: supports accepts, the call says: {}", op_, name_of(device), result.message());
-    const Snapshot after(static_cast<int64_t>(initial.blocks()));
+    return results(name_of(device), initial, writable);
+  }
+
+  // Any implementation of the CPU that covers the call, on any instruction set that the library has vector code for.
+  template <class P>
+  Snapshot run_another(const ops::Op<P>& op, int threads, const Snapshot& initial, const Flags& writable) {
+    initial.restore();
+    std::vector<const ops::Implementation<P>*> covering;
+    for (const auto& implementation : op.implementations) {
+      if (implementation.device == MEGAMLA_DEVICE_CPU && implementation.supports(params).ok())
+        covering.insert(covering.begin(), &implementation);
+    }
+    const ops::Implementation<P>& chosen = *covering[c_.byte() % covering.size()];
+    megamla_exec exec = MEGAMLA_EXEC_INIT;
+    exec.device = MEGAMLA_DEVICE_CPU;
+    exec.num_threads = threads;
+    exec.workspace_bytes = chosen.workspace_size(limits_of(params, threads));
+    back_workspace(exec);
+    const auto targets = hwy::SupportedAndGeneratedTargets();
+    hwy::SetSupportedTargetsForTest(targets[targets.size() - 1 - c_.byte() % targets.size()]);
+    const Status status = ops::run_implementation(op, chosen, static_cast<const P&>(params), exec);
+    hwy::SetSupportedTargetsForTest(0);
+    require(status.ok(), "{}: {} covers the call and says: {}", op_, chosen.name, status.message());
+    return results(chosen.name, initial, writable);
+  }
+
+  void back_workspace(megamla_exec& exec) {
+    if (exec.workspace_bytes == 0) return;
+    exec.workspace = GuardedMemory::instance().take(exec.workspace_bytes, 256, kUnwritten).begin;
+  }
+
+  Snapshot results(const char* who, const Snapshot& initial, const Flags& writable) const {
+    Snapshot after(static_cast<int64_t>(initial.blocks()));
     for (size_t i = 0; i < initial.blocks(); ++i) {
       if (after.block(i) == initial.block(i)) continue;
       for (size_t b = 0; b < writable[i].size(); ++b) {
         require(writable[i][b] != 0 || after.block(i)[b] == initial.block(i)[b],
-                "{} on {}: byte {} of block {} is no output's and was written", op_, name_of(device), b, i);
+                "{} on {}: byte {} of block {} is no output's and was written", op_, who, b, i);
       }
     }
     return after;
   }
 
-  void check_results(const Compare& compare) {
+  // Rounding is judged against bounds made for the values drawn: not where a spoilt call reads others.
+  void check_results(const Compare& compare, bool spoilt) {
     const Snapshot initial;
     const auto flags = writable();
     const int threads = static_cast<int>(c_.in(1, 4));
@@ -290,8 +246,15 @@ class OpCall {
       require(cpu.block(i) == again.block(i), "{}: {} and {} threads give different bytes in block {}", op_, threads,
               other_threads, i);
     }
-    if (compare) return compare(params, reference, cpu);
-    for (size_t i = 0; i < initial.blocks(); ++i) {
+    const Snapshot another = run_another(ops::op_of(&params), threads, initial, flags);
+    for (const Snapshot* outputs : {&cpu, &another}) {
+      if (!compare) expect_equal(reference, *outputs);
+      if (compare && !spoilt) compare(params, reference, *outputs);
+    }
+  }
+
+  void expect_equal(const Snapshot& reference, const Snapshot& cpu) const {
+    for (size_t i = 0; i < reference.blocks(); ++i) {
       for (size_t b = 0; b < cpu.block(i).size(); ++b) {
         require(cpu.block(i)[b] == reference.block(i)[b], "{}: byte {} of block {}: reference has {:#04x}, cpu {:#04x}",
                 op_, b, i, reference.block(i)[b], cpu.block(i)[b]);

@@ -1,5 +1,10 @@
 // decode_attention on a GPU against the double-precision reference: cache pairs, head counts, ragged lists with holes
-// and wild slots, layouts, outputs, rows that share an SM or are shared by a cluster. Skipped without a GPU.
+// and wild slots, layouts, outputs, rows that share an SM or are shared by a cluster; random shapes; graphs. Skipped
+// without a GPU.
+#include <fmt/format.h>
+
+#include <array>
+
 #include "format/page.hpp"
 #include "support/gpu_attention.hpp"
 
@@ -35,6 +40,17 @@ class DecodeProblem final : public GpuAttention<api::DecodeAttention, megamla_de
     p_.batch_invariant = shape.invariant;
   }
 
+  // A step of `used` rows; the others are what it left behind.
+  void next_step(int64_t used) {
+    change_query();
+    fill_lists(p_.window_slots, p_.window_lens, p_.window);
+    if (shape_.compressed != MEGAMLA_KV_NONE) fill_lists(p_.compressed_slots, p_.compressed_lens, p_.compressed);
+    for (int64_t row = used; row < shape_.tokens; ++row) {
+      make_stale(row, p_.window_lens, p_.window_slots);
+      if (shape_.compressed != MEGAMLA_KV_NONE) make_stale(row, p_.compressed_lens, p_.compressed_slots);
+    }
+  }
+
  private:
   std::vector<megamla_tensor*> rows_of(megamla_decode_attention_params& p) const override {
     return {&p.q,   &p.positions, &p.window_slots, &p.window_lens, &p.compressed_slots, &p.compressed_lens,
@@ -61,6 +77,9 @@ class DecodeProblem final : public GpuAttention<api::DecodeAttention, megamla_de
   void lists(megamla_tensor& slots, megamla_tensor& lens, int64_t width, const megamla_kv_cache& c) {
     slots = tensor(MEGAMLA_I32, {shape_.tokens, width});
     lens = tensor(MEGAMLA_I32, {shape_.tokens});
+    fill_lists(slots, lens, c);
+  }
+  void fill_lists(const megamla_tensor& slots, const megamla_tensor& lens, const megamla_kv_cache& c) {
     const int64_t count = format::num_slots(c);
     fill<int32_t>(slots, [&] {
       if (any(0, 8) == 0) return static_cast<int32_t>(any(0, 1) == 0 ? -any(1, 9) : count + any(0, 1000000));
@@ -101,6 +120,44 @@ TEST_F(CudaOps, DecodeAttention) {
     DecodeProblem problem(shapes[i], 100 + i);
     ASSERT_NO_FATAL_FAILURE(problem.run());
     problem.expect_close_to_reference();
+  }
+}
+
+TEST_F(CudaOps, DecodeAttentionOfRandomShapes) {
+  const megamla_kv_format pairs[][2] = {{kFp8, kNvfp4}, {kFp8, kFp8}, {kV4, kV4}, {kFp8, MEGAMLA_KV_NONE}};
+  for (int round = 0; round < sweep_rounds(); ++round) {
+    const auto [window, compressed] = pairs[round % 4];
+    Shape s{any(1, any(0, 9) == 0 ? 300 : 20),   8 * any(1, 16), any(0, 200),
+            any(1, any(0, 4) == 0 ? 1300 : 300), window,         compressed};
+    s.output = std::array{MEGAMLA_OUTPUT_FP8_PAIR, MEGAMLA_OUTPUT_BF16, MEGAMLA_OUTPUT_F32}[any(0, 2)];
+    s.page = any(5, 130);
+    s.live_heads = any(0, 3) == 0 ? 8 * any(1, s.heads / 8) : 0;
+    s.interleaved = s.window == kFp8 && any(0, 1) == 0;
+    s.chunked = any(0, 1) == 0;
+    s.q_norm = any(0, 3) == 0;
+    s.rotate = any(0, 3) != 0;
+    s.invariant = any(0, 3) == 0;
+    SCOPED_TRACE(fmt::format("round {}: T {} H {} ({} live) W {} K {} formats {} {} output {} page {} {}{}{}{}{}",
+                             round, s.tokens, s.heads, s.live_heads, s.window_width, s.compressed_width,
+                             static_cast<int>(s.window), static_cast<int>(s.compressed), static_cast<int>(s.output),
+                             s.page, s.interleaved ? "interleaved " : "", s.chunked ? "chunked " : "",
+                             s.q_norm ? "norm " : "", s.rotate ? "rotated " : "", s.invariant ? "invariant" : ""));
+    DecodeProblem problem(s, static_cast<uint64_t>(1000 + round));
+    ASSERT_NO_FATAL_FAILURE(problem.run(2));
+    problem.expect_close_to_reference(s.tokens > 20 ? 17 : 1);
+    if (HasFailure()) return;
+  }
+}
+
+// Rows that a replay does not need keep stale slots and positions; their results are zeros.
+TEST_F(CudaOps, DecodeAttentionInAGraph) {
+  for (const Shape& shape :
+       {Shape{8, 64, 128, 300, kFp8, kNvfp4}, Shape{8, 16, 128, 300, kV4, kV4}, Shape{70, 64, 64, 250, kFp8, kNvfp4},
+        Shape{5, 8, 64, 0, kFp8, MEGAMLA_KV_NONE, MEGAMLA_OUTPUT_BF16}}) {
+    SCOPED_TRACE(shape.heads);
+    DecodeProblem problem(shape, 11);
+    int64_t used = shape.tokens;
+    ASSERT_NO_FATAL_FAILURE(problem.replay(4, [&] { problem.next_step(used = used == 1 ? shape.tokens : used / 2); }));
   }
 }
 

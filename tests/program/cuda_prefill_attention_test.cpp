@@ -1,5 +1,10 @@
 // prefill_attention on a GPU against the double-precision reference: head counts, ragged lists with holes and wild
-// indices, NaN in rows that no list names, layouts, outputs between guard rows. Skipped without a GPU.
+// indices, NaN in rows that no list names, layouts, outputs between guard rows; random shapes; graphs. Skipped without
+// a GPU.
+#include <fmt/format.h>
+
+#include <array>
+
 #include "support/gpu_attention.hpp"
 
 namespace megamla::test {
@@ -32,11 +37,19 @@ class PrefillProblem final : public GpuAttention<api::PrefillAttention, megamla_
       }
     }
     p_.indices = tensor(MEGAMLA_I32, {shape.tokens, shape.topk}, 1);
-    fill<int32_t>(p_.indices, [&] { return index(shape.rows); });
+    fill<int32_t>(p_.indices, [&] { return index(); });
     for (int64_t i = 0; shape.tokens > 3 && i < shape.topk; ++i) at<int32_t>(p_.indices, 3, i) = -1;
     if (!shape.lengths) return;
     p_.topk_length = tensor(MEGAMLA_I32, {shape.tokens});
     fill_lengths(p_.topk_length, p_.indices, 0);
+  }
+
+  // A step of `used` rows; the others are what it left behind.
+  void next_step(int64_t used) {
+    change_query();
+    fill<int32_t>(p_.indices, [&] { return index(); });
+    fill_lengths(p_.topk_length, p_.indices, 0);
+    for (int64_t row = used; row < p_.q.shape[0]; ++row) make_stale(row, p_.topk_length, p_.indices);
   }
 
   // Without a row the list's indices are all out of range.
@@ -46,7 +59,8 @@ class PrefillProblem final : public GpuAttention<api::PrefillAttention, megamla_
   }
 
  private:
-  int32_t index(int64_t rows) {
+  int32_t index() {
+    const int64_t rows = p_.kv.shape[0];
     if (any(0, 8) == 0) return static_cast<int32_t>(any(0, 1) == 0 ? -any(1, 9) : rows + any(0, 1 << 30));
     return static_cast<int32_t>(any(0, rows / 5 - 1) * 5 + any(1, 4));
   }
@@ -80,6 +94,35 @@ TEST_F(CudaOps, PrefillAttention) {
     PrefillProblem problem(shapes[i], 300 + i);
     ASSERT_NO_FATAL_FAILURE(problem.run());
     problem.expect_close_to_reference();
+  }
+}
+
+TEST_F(CudaOps, PrefillAttentionOfRandomShapes) {
+  for (int round = 0; round < sweep_rounds(); ++round) {
+    Shape s{any(1, any(0, 9) == 0 ? 300 : 20), 8 * any(1, 16), any(1, any(0, 4) == 0 ? 1300 : 300), any(5, 3000)};
+    s.output = std::array{MEGAMLA_OUTPUT_FP8_PAIR, MEGAMLA_OUTPUT_BF16, MEGAMLA_OUTPUT_F32}[any(0, 2)];
+    s.live_heads = any(0, 3) == 0 ? 8 * any(1, s.heads / 8) : 0;
+    s.chunked = any(0, 1) == 0;
+    s.q_norm = any(0, 3) == 0;
+    s.rotate = any(0, 3) != 0;
+    s.lengths = any(0, 3) != 0;
+    SCOPED_TRACE(fmt::format("round {}: T {} H {} ({} live) keys {} rows {} output {} {}{}{}{}", round, s.tokens,
+                             s.heads, s.live_heads, s.topk, s.rows, static_cast<int>(s.output),
+                             s.chunked ? "chunked " : "", s.q_norm ? "norm " : "", s.rotate ? "rotated " : "",
+                             s.lengths ? "lengths" : ""));
+    PrefillProblem problem(s, static_cast<uint64_t>(2000 + round));
+    ASSERT_NO_FATAL_FAILURE(problem.run(2));
+    problem.expect_close_to_reference(s.tokens > 20 ? 17 : 1);
+    if (HasFailure()) return;
+  }
+}
+
+TEST_F(CudaOps, PrefillAttentionInAGraph) {
+  for (const int64_t heads : {64, 16}) {
+    SCOPED_TRACE(heads);
+    PrefillProblem problem({8, heads, 300, 900}, 11);
+    int64_t used = 8;
+    ASSERT_NO_FATAL_FAILURE(problem.replay(4, [&] { problem.next_step(used = used == 1 ? 8 : used / 2); }));
   }
 }
 

@@ -1,4 +1,4 @@
-// MegaAttentionLayer: refusals, loading, warm-up, the two prefill paths, shared gathered rows, tensor parallelism.
+// MegaAttentionLayer: loading, warm-up, the two prefill paths, shared gathered rows, tensor parallelism.
 // Geometry: 64 heads x 512 over a narrow model (support/layer_batch.hpp); golden_test has the full width.
 #include <gtest/gtest.h>
 
@@ -10,56 +10,6 @@ namespace megamla::test {
 namespace {
 
 MEGAMLA_LAYER_ON_EACH_DEVICE(LayerOn);
-
-TEST(Layer, RefusesWithTheNumbersInTheMessage) {
-  struct Case {
-    const char* message;
-    void (*spoil)(megamla_layer_config&);
-  };
-  const Case cases[] = {
-      {"tp_size: expected a divisor of num_heads = 64, got 24", [](megamla_layer_config& c) { c.tp_size = 24; }},
-      {"tp_size: expected a divisor of o_groups = 8, got 16", [](megamla_layer_config& c) { c.tp_size = 16; }},
-      {"tp_rank: expected a value in [0, 1], got 2",
-       [](megamla_layer_config& c) {
-         c.tp_size = 2;
-         c.tp_rank = 2;
-       }},
-      {"num_heads / o_groups: expected 8 heads per group, got 64 / 4", [](megamla_layer_config& c) { c.o_groups = 4; }},
-      {"num_heads / tp_size: expected at most 128 heads on a rank, got 256",
-       [](megamla_layer_config& c) {
-         c.num_heads = 256;
-         c.o_groups = 32;
-       }},
-      {"compress_ratio: expected 0, 1 or 2, got 3", [](megamla_layer_config& c) { c.compress_ratio = 3; }},
-      {"o_lora_rank: expected a positive multiple of 32, got 40", [](megamla_layer_config& c) { c.o_lora_rank = 40; }},
-      {"head_dim: expected a value in [512, 512], got 128", [](megamla_layer_config& c) { c.head_dim = 128; }},
-      {"got (fp8_584, nvfp4_288)", [](megamla_layer_config& c) { c.window_format = MEGAMLA_KV_FP8_584; }},
-      {"compressed_format: expected a format for compress_ratio 1, got none",
-       [](megamla_layer_config& c) { c.compressed_format = MEGAMLA_KV_NONE; }},
-      {"(groups on this rank * o_lora_rank) to be a multiple of 128, got 32",
-       [](megamla_layer_config& c) {
-         c.tp_size = 8;
-         c.o_lora_rank = 32;
-         c.quantize_z = 1;
-       }},
-      {"prefill_path: expected auto or paged for batch-invariant results, got gathered",
-       [](megamla_layer_config& c) {
-         c.batch_invariant = 1;
-         c.prefill_path = MEGAMLA_PREFILL_GATHERED;
-       }},
-      {"max_num_batched_tokens: expected a value in [1, 2147483647], got 0",
-       [](megamla_layer_config& c) { c.max_num_batched_tokens = 0; }},
-  };
-  for (const Case& test : cases) {
-    megamla_layer_config c = narrow_config(20);
-    test.spoil(c);
-    megamla_layer* made = nullptr;
-    EXPECT_NE(megamla_layer_is_supported(&c, MEGAMLA_DEVICE_CPU), MEGAMLA_OK) << test.message;
-    EXPECT_NE(megamla_layer_create(&c, MEGAMLA_DEVICE_CPU, &made), MEGAMLA_OK) << test.message;
-    EXPECT_NE(std::string(megamla_last_error()).find(test.message), std::string::npos) << megamla_last_error();
-    EXPECT_EQ(made, nullptr);
-  }
-}
 
 TEST(Layer, KvDtypeIsResolvedOrRefusedByName) {
   megamla_kv_format window{};
@@ -251,20 +201,6 @@ TEST_P(LayerOn, EmptyStepsSucceed) {
   batch.step(layer.get(), {}, 4);
 }
 
-TEST_P(LayerOn, BadStepsAreRefusedBeforeAnythingIsWritten) {
-  const megamla_layer_config c = narrow_config(20);
-  const LayerHandle layer = make_layer(c, device());
-  Batch batch(c, device());
-  const auto cache_bytes = static_cast<size_t>(batch.window().num_pages * batch.window().page_stride);
-  const std::vector<char> before(static_cast<char*>(batch.window().data),
-                                 static_cast<char*>(batch.window().data) + cache_bytes);
-  batch.step(layer.get(), {{0, 250, 20}}, 0, 0, MEGAMLA_INVALID_ARGUMENT);
-  EXPECT_NE(std::string(megamla_last_error()).find("seq_lens[0]"), std::string::npos) << megamla_last_error();
-  batch.step(layer.get(), {{0, 0, kMaxTokens + 1}}, 0, 0, MEGAMLA_INVALID_ARGUMENT);
-  EXPECT_NE(std::string(megamla_last_error()).find("tokens"), std::string::npos) << megamla_last_error();
-  EXPECT_EQ(std::memcmp(before.data(), batch.window().data, cache_bytes), 0);
-}
-
 TEST_P(LayerOn, ReloadGivesTheSameBits) {
   const megamla_layer_config c = narrow_config(2);
   const LayerHandle layer = make_layer(c, device());
@@ -297,6 +233,12 @@ TEST(OutputPair, ViewsAndSlices) {
   EXPECT_EQ(pair_slice.data, static_cast<char*>(pair.data) + 2 * 8 * 4096);
   EXPECT_EQ(scale_slice.data, static_cast<char*>(scale.data) + 2 * 4);
   EXPECT_EQ(megamla_output_pair_slice(&pair, &scale, 4, 6, &pair_slice, &scale_slice), MEGAMLA_INVALID_ARGUMENT);
+  megamla_tensor odd = pair;
+  odd.stride[0] = INT64_MAX / 2;
+  EXPECT_EQ(megamla_output_pair_slice(&odd, &scale, 2, 4, &pair_slice, &scale_slice), MEGAMLA_INVALID_ARGUMENT);
+  odd = scale;
+  odd.stride[2] = 1;
+  EXPECT_EQ(megamla_output_pair_slice(&pair, &odd, 2, 4, &pair_slice, &scale_slice), MEGAMLA_INVALID_ARGUMENT);
 }
 
 TEST(BuiltinTopk, AllWhileTheyFitThenRecentAndSpread) {

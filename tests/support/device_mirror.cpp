@@ -1,6 +1,11 @@
 #include "support/device_mirror.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
 
 #if MEGAMLA_HAVE_CUDA
 #include "cuda/launch.hpp"
@@ -13,6 +18,47 @@ namespace {
 
 void expect_ok(cudaError_t error, const char* what) {
   EXPECT_EQ(error, cudaSuccess) << what << cudaGetErrorString(error);
+}
+
+// Regions of so many bytes are address space, of which little is touched: what is zero need not travel.
+constexpr size_t kSparse = size_t{1} << 30;
+constexpr size_t kChunk = size_t{1} << 24;
+
+// False where no byte of [begin, begin + bytes) was ever touched: it reads as zeros.
+bool is_touched(const char* begin, size_t bytes) {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const size_t before = reinterpret_cast<uintptr_t>(begin) % page;
+  std::vector<unsigned char> resident((before + bytes + page - 1) / page);
+  if (mincore(const_cast<char*>(begin) - before, before + bytes, resident.data()) != 0) return true;
+  return std::any_of(resident.begin(), resident.end(), [](unsigned char c) { return (c & 1U) != 0; });
+}
+
+void copy_there(char* device, const Span& host) {
+  if (host.bytes < kSparse) {
+    expect_ok(cudaMemcpy(device, host.begin, host.bytes, cudaMemcpyHostToDevice), "copy to the GPU: ");
+    return;
+  }
+  expect_ok(cudaMemset(device, 0, host.bytes), "cudaMemset: ");
+  for (size_t at = 0; at < host.bytes; at += kChunk) {
+    const size_t bytes = std::min(kChunk, host.bytes - at);
+    if (!is_touched(host.begin + at, bytes)) continue;
+    expect_ok(cudaMemcpy(device + at, host.begin + at, bytes, cudaMemcpyHostToDevice), "copy to the GPU: ");
+  }
+}
+
+void copy_back(const Span& host, const char* device) {
+  if (host.bytes < kSparse) {
+    expect_ok(cudaMemcpy(host.begin, device, host.bytes, cudaMemcpyDeviceToHost), "copy back: ");
+    return;
+  }
+  std::vector<char> chunk(kChunk);
+  const std::vector<char> zeros(kChunk);
+  for (size_t at = 0; at < host.bytes; at += kChunk) {
+    const size_t bytes = std::min(kChunk, host.bytes - at);
+    expect_ok(cudaMemcpy(chunk.data(), device + at, bytes, cudaMemcpyDeviceToHost), "copy back: ");
+    const bool changed = is_touched(host.begin + at, bytes) || std::memcmp(chunk.data(), zeros.data(), bytes) != 0;
+    if (changed) std::memcpy(host.begin + at, chunk.data(), bytes);
+  }
 }
 
 }  // namespace
@@ -44,16 +90,14 @@ void* DeviceMirror::translate(void* host) {
   constexpr uintptr_t kAlignment = 256;
   char* device = static_cast<char*>(allocate(static_cast<int64_t>(region.bytes + kAlignment))) +
                  reinterpret_cast<uintptr_t>(region.begin) % kAlignment;
-  expect_ok(cudaMemcpy(device, region.begin, region.bytes, cudaMemcpyHostToDevice), "copy to the GPU: ");
+  copy_there(device, region);
   copies_.push_back({region, device});
   return device + (static_cast<char*>(host) - region.begin);
 }
 
 void DeviceMirror::give_back() {
   expect_ok(cudaDeviceSynchronize(), "kernels: ");
-  for (const Copy& copy : copies_) {
-    expect_ok(cudaMemcpy(copy.host.begin, copy.device, copy.host.bytes, cudaMemcpyDeviceToHost), "copy back: ");
-  }
+  for (const Copy& copy : copies_) copy_back(copy.host, copy.device);
 }
 #else
 std::string gpu_missing() { return "this build has no CUDA"; }

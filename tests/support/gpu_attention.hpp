@@ -2,11 +2,20 @@
 // guard rows around them; the op's own test adds the keys.
 #pragma once
 
+#include <cstdlib>
+#include <functional>
+
 #include "ops/op.hpp"
 #include "support/attention_bounds.hpp"
 #include "support/gpu_problem.hpp"
 
 namespace megamla::test {
+
+// How many random shapes a sweep takes; more where there is time.
+inline int sweep_rounds() {
+  const char* rounds = std::getenv("MEGAMLA_SWEEP_ROUNDS");
+  return rounds == nullptr ? 5 : std::atoi(rounds);
+}
 
 struct AttentionShape {
   int64_t tokens, heads;
@@ -40,6 +49,38 @@ class GpuAttention {
       out_ = now;
     }
     expect_guards_intact();
+  }
+
+  // Recorded once. Each replay finds another step in the same buffers, the second time the same bits.
+  void replay(int replays, const std::function<void()>& next_step) {
+    megamla_exec exec = MEGAMLA_EXEC_INIT;
+    exec.device = MEGAMLA_DEVICE_CUDA;
+    exec.stream = app::gpu::stream();
+    const auto placed = app::placed<Params>(p_, arena_);
+    ASSERT_NO_FATAL_FAILURE(take_workspace(exec));
+    const auto call = [&] {
+      const api::Result ran = api::run(placed, exec);
+      EXPECT_TRUE(ran) << ran.message();
+    };
+    arena_.upload();
+    call();  // brings the kernel to the GPU
+    const app::gpu::Graph graph(call);
+    for (int i = 0; i < replays; ++i) {
+      SCOPED_TRACE("replay " + std::to_string(i));
+      next_step();
+      arena_.upload();
+      for (const bool again : {false, true}) {
+        graph.replay();
+        arena_.download();
+        const std::vector<uint8_t> now = bytes_of(p_.out);
+        if (again) {
+          ASSERT_EQ(now, out_);
+        }
+        out_ = now;
+      }
+      expect_guards_intact();
+      expect_close_to_reference();
+    }
   }
 
   // Of every step-th row and the last.
@@ -126,6 +167,21 @@ class GpuAttention {
   }
   // The tensors with a row for each query token.
   virtual std::vector<megamla_tensor*> rows_of(Params& p) const = 0;
+
+  // Other queries and positions; the lists are the op's.
+  void change_query() {
+    fill<uint16_t>(p_.q, [&] { return format::to_bf16(normal_(random_)).bits; });
+    if (present(p_.positions)) fill<int64_t>(p_.positions, [&] { return any(0, kPositions - 1); });
+  }
+  // What a captured graph finds in a row that a replay does not need: no length, all else from another time.
+  void make_stale(int64_t row, const megamla_tensor& lens, const megamla_tensor& list) {
+    at<int32_t>(lens, row) = 0;
+    for (int64_t i = 0; i < list.shape[1]; ++i) {
+      const int32_t stale[] = {INT32_MAX - static_cast<int32_t>(i), INT32_MIN, 0, -1};
+      at<int32_t>(list, row, i) = stale[i % 4];
+    }
+    if (present(p_.positions)) at<int64_t>(p_.positions, row) = row % 2 == 0 ? INT64_MAX : -7;
+  }
 
   int64_t any(int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(random_); }
 

@@ -124,6 +124,7 @@ std::vector<double> time_calls(const Options& options, int sets, const std::func
 void time_beside_copies(const Options& options, int sets, const std::function<void(int)>& call, Row& row) {
   if (options.device() == MEGAMLA_DEVICE_CUDA) {
     row.seconds = time_calls(options, sets, call);
+    row.copy_bytes = app::gpu::copy_bandwidth();
     return;
   }
   const int threads = resolve_threads(options.exec.num_threads);

@@ -4,7 +4,7 @@
 // they come back to the same, as a real step finds them cold. On the CPU a timing is one call; on the GPU it is one
 // replay of a graph of calls that goes through the whole set, divided by their number. The bound is the larger of
 // arithmetic over the GEMM rate and bytes over the copy bandwidth; the copy is measured in the same run (beside the
-// calls of kv_insert and kv_gather on a CPU), and so is the CPU's GEMM.
+// calls of kv_insert and kv_gather), and so is the CPU's GEMM.
 #pragma once
 
 #include <functional>
@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "arena.hpp"
+#include "megamla/block_scaled_linear.h"
 #include "megamla/megamla.hpp"
 #include "op_views.hpp"
 
@@ -34,15 +35,19 @@ struct Options {
   std::string window_format = "fp8_528";
   std::string topk_format = "nvfp4_288";
   std::string output = "fp8";
-  std::string lengths = "none";  // of decode_attention's lists: "none" given, "full", "random"
+  std::string lengths = "full";  // of each token's lists; random: from 1 to the whole
   bool batch_invariant = false;
   std::vector<std::string> cases{"wo_a", "wo_b", "wq_b"};
   std::vector<std::string> paths{"gathered"};
+  bool peer = false;  // block_scaled_linear: cuBLASLt beside it
   int repeats = 7;
   megamla_exec exec;
 
   megamla_device device() const { return static_cast<megamla_device>(exec.device); }
 };
+
+// Of values in ascending order.
+inline double median(const std::vector<double>& ascending) { return ascending[ascending.size() / 2]; }
 
 struct Row {            // NOLINT(bugprone-exception-escape): json's move may throw in principle
   nlohmann::json cell;  // op and what tells its rows apart, in the names of the record
@@ -50,10 +55,10 @@ struct Row {            // NOLINT(bugprone-exception-escape): json's move may th
   double flops = 0;
   double bytes = 0;
   std::vector<double> seconds;  // ascending
-  double copy_bytes = 0;        // per second, of copies timed between the calls; 0: there were none
+  double copy_bytes = 0;        // per second, of copies timed beside the calls; 0: there were none
   double bound_seconds = 0;
 
-  double median() const { return seconds[seconds.size() / 2]; }
+  double median() const { return bench::median(seconds); }
 };
 
 // How many sets of inputs a loop goes through, of which one call reads `bytes` bytes that must be cold.
@@ -61,9 +66,9 @@ int input_sets(const Options& options, double bytes);
 // Seconds per call, ascending; call(i) runs on set i of `sets`. On the GPU each call runs once before it is recorded.
 std::vector<double> time_calls(const Options& options, int sets, const std::function<void(int)>& call);
 
-// Sets row.seconds, and on the CPU row.copy_bytes: after each call as many bytes, read and written together, are copied
-// by memcpy on as many threads from other memory to other memory, so that both meet the memory in the same state.
-// `row.bytes` must be set.
+// Sets row.seconds and row.copy_bytes. On the CPU as many bytes, read and written together, are copied after each call
+// by memcpy on as many threads from other memory to other memory, so that both meet the memory in the same state; on
+// the GPU a large copy follows the calls. `row.bytes` must be set.
 void time_beside_copies(const Options& options, int sets, const std::function<void(int)>& call, Row& row);
 
 using Emit = std::function<void(Row)>;
@@ -76,6 +81,27 @@ void bench_index_ops(const Options& options, const std::string& op, const Emit& 
 void bench_layer_step(const Options& options, const Emit& emit);
 // kv_gather of `rows` rows of one request.
 Row time_gather(const Options& options, const std::string& format_name, int64_t rows);
+// kv_insert of `rows` rows.
+Row time_insert(const Options& options, const std::string& format_name, int64_t rows);
+
+// A projection of the layer.
+struct LinearCase {
+  const char* name;
+  int64_t groups, in, out;
+  megamla_linear_weight kind;
+  bool fp8_pair;  // x is the output pair
+  bool f32_output;
+};
+// Those of a rank with so many of the model's 64 heads.
+std::vector<LinearCase> linear_cases(int64_t heads);
+Row time_linear(const Options& options, const LinearCase& linear_case, int64_t tokens);
+
+struct OpTime {
+  const char* name;
+  double seconds;
+};
+// Each op of a ratio-1 layer's decode step by itself, at the step's shapes.
+std::vector<OpTime> time_step_ops(const Options& options, int64_t heads, int64_t topk, int64_t tokens);
 
 // Throw app::InputError with the library's message unless a call succeeded.
 void check(megamla_status status);

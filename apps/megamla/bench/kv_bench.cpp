@@ -47,39 +47,41 @@ double record_bytes(const std::string& format_name) {
 
 }  // namespace
 
+Row time_insert(const Options& o, const std::string& format_name, int64_t rows) {
+  app::Arena arena(o.device());
+  const int sets = input_sets(o, static_cast<double>(rows) * record_bytes(format_name));
+  megamla_kv_insert_params p;
+  megamla_kv_insert_init(&p);
+  p.latent = arena.tensor(MEGAMLA_BF16, {rows, kDims});
+  fill_bf16(p.latent.data, rows * kDims, 4);
+  p.positions = arena.tensor(MEGAMLA_I64, {rows});
+  p.cos_sin = arena.tensor(MEGAMLA_F32, {4096, 64});
+  std::fill_n(data<float>(p.cos_sin), 4096 * 64, 0.70710678F);
+  for (int64_t t = 0; t < rows; ++t) at<int64_t>(p.positions, t) = t % 4096;
+  p.cache = make_pool(arena, format_name, sets * rows);
+  p.writer = format_name == "nvfp4_288" ? MEGAMLA_WRITER_COMPRESSED : MEGAMLA_WRITER_WINDOW;
+  p.compress_ratio = 1;
+  // Set i takes the rows behind those of set i - 1, in pages that lie anywhere.
+  const megamla_tensor slots = arena.tensor(MEGAMLA_I64, {sets * rows});
+  const std::vector<int32_t> pages = shuffled_pages(p.cache.num_pages);
+  for (int64_t i = 0; i < sets * rows; ++i)
+    at<int64_t>(slots, i) = pages[static_cast<size_t>(i / kPage)] * kPage + i % kPage;
+  p.slot_mapping = slice(slots, 0, rows);
+  Row row;
+  row.cell = {{"op", "kv_insert"}, {"tokens", rows}, {"format", format_name}};
+  row.implementation = implementation(p, o.exec);
+  row.bytes = static_cast<double>(rows) * (kDims * 2 + record_bytes(format_name));
+  const auto call = [&](int i) {
+    p.slot_mapping = slice(slots, i * rows, (i + 1) * rows);
+    run_op(arena, p, o.exec);
+  };
+  time_beside_copies(o, sets, call, row);
+  return row;
+}
+
 void bench_kv_insert(const Options& o, const Emit& emit) {
   for (const std::string format_name : {"fp8_528", "nvfp4_288", "fp8_584"}) {
-    for (const int64_t tokens : o.tokens) {
-      app::Arena arena(o.device());
-      const int sets = input_sets(o, static_cast<double>(tokens) * record_bytes(format_name));
-      megamla_kv_insert_params p;
-      megamla_kv_insert_init(&p);
-      p.latent = arena.tensor(MEGAMLA_BF16, {tokens, kDims});
-      fill_bf16(p.latent.data, tokens * kDims, 4);
-      p.positions = arena.tensor(MEGAMLA_I64, {tokens});
-      p.cos_sin = arena.tensor(MEGAMLA_F32, {4096, 64});
-      std::fill_n(data<float>(p.cos_sin), 4096 * 64, 0.70710678F);
-      for (int64_t t = 0; t < tokens; ++t) at<int64_t>(p.positions, t) = t % 4096;
-      p.cache = make_pool(arena, format_name, sets * tokens);
-      p.writer = format_name == "nvfp4_288" ? MEGAMLA_WRITER_COMPRESSED : MEGAMLA_WRITER_WINDOW;
-      p.compress_ratio = 1;
-      // Set i takes the rows behind those of set i - 1, in pages that lie anywhere.
-      const megamla_tensor slots = arena.tensor(MEGAMLA_I64, {sets * tokens});
-      const std::vector<int32_t> pages = shuffled_pages(p.cache.num_pages);
-      for (int64_t i = 0; i < sets * tokens; ++i)
-        at<int64_t>(slots, i) = pages[static_cast<size_t>(i / kPage)] * kPage + i % kPage;
-      p.slot_mapping = slice(slots, 0, tokens);
-      Row row;
-      row.cell = {{"op", "kv_insert"}, {"tokens", tokens}, {"format", format_name}};
-      row.implementation = implementation(p, o.exec);
-      row.bytes = static_cast<double>(tokens) * (kDims * 2 + record_bytes(format_name));
-      const auto call = [&](int i) {
-        p.slot_mapping = slice(slots, i * tokens, (i + 1) * tokens);
-        run_op(arena, p, o.exec);
-      };
-      time_beside_copies(o, sets, call, row);
-      emit(std::move(row));
-    }
+    for (const int64_t tokens : o.tokens) emit(time_insert(o, format_name, tokens));
   }
 }
 

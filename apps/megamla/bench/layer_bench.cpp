@@ -152,6 +152,16 @@ class DecodeSteps {
   megamla_forward_params params_{};
 };
 
+// The step's ops beside it: each one's time, and their sum.
+void add_ops(const std::vector<OpTime>& ops, Row& row) {
+  double sum = 0;
+  for (const OpTime& op : ops) {
+    sum += op.seconds;
+    row.cell["ops"][op.name] = op.seconds * 1e6;
+  }
+  row.cell["ops_us"] = sum * 1e6;
+}
+
 }  // namespace
 
 void bench_layer_step(const Options& o, const Emit& emit) {
@@ -170,6 +180,7 @@ void bench_layer_step(const Options& o, const Emit& emit) {
                   4.0 * static_cast<double>(tokens * heads) * keys * 512;
       row.bytes = static_cast<double>(steps.weight_bytes()) + static_cast<double>(tokens) * keys * 528;
       row.seconds = time_calls(o, steps.sets(), [&](int set) { steps.run(set); });
+      add_ops(time_step_ops(o, heads, c.index_topk, tokens), row);
       emit(std::move(row));
     }
   }

@@ -1,4 +1,4 @@
-// kv_insert, kv_gather, kv_compress.
+// kv_insert, kv_gather, kv_compress, page_layout_scores.
 #include "fuzz/compare.hpp"
 #include "fuzz/op_call.hpp"
 #include "fuzz/targets.hpp"
@@ -130,7 +130,37 @@ void kv_compress(Choices& c) {
   call.run([](const auto& params, const Snapshot& reference, const Snapshot& cpu) {
     expect_near("kv_compress: latent", params.latent, reference, cpu, 1e-6, 1.0 / 128);
     expect_near("kv_compress: state", params.state, reference, cpu, 0, 0);
+    expect_same("kv_compress: written", params.written, reference, cpu);
   });
+}
+
+// A host function: no implementations to compare, so its own promises are checked.
+void page_layout_scores(Choices& c) {
+  Views v(c);
+  megamla_kv_cache cache = v.cache(any_format(c), c.coin() ? Use::kInput : Use::kOutput);
+  if (c.rarely()) cache.num_pages = c.number();
+  if (c.rarely()) cache.page_size = c.number();
+  if (c.rarely()) cache.page_stride = c.number();
+  if (c.rarely()) cache.format = static_cast<int32_t>(c.number());
+  cache.layout = static_cast<int32_t>(c.number());  // does not matter
+  int64_t count = c.in(0, 9);
+  const megamla_tensor slots = v.integers(MEGAMLA_I64, {count}, 0, 0, format::num_slots(cache) - 1);
+  if (c.rarely()) count = -1;
+  if (!is_backed(cache)) return;
+  double planar = -7;
+  double interleaved = -7;
+  int32_t likely = -7;
+  const Snapshot before;
+  const megamla_status status =
+      megamla_page_layout_scores(&cache, data<const int64_t>(slots), count, &planar, &interleaved, &likely);
+  expect_unchanged(before, "page_layout_scores", "a question");
+  if (status != MEGAMLA_OK) return require(planar == -7 && likely == -7, "page_layout_scores: refused and written");
+  for (const double share : {planar, interleaved}) {
+    require(share >= 0 && share <= 1, "page_layout_scores: a share of {}", share);
+  }
+  require(likely >= -1 && likely <= MEGAMLA_PAGE_INTERLEAVED, "page_layout_scores: layout {}", likely);
+  require(likely < 0 || (likely == MEGAMLA_PAGE_PLANAR) == (planar > interleaved),
+          "page_layout_scores: layout {}: {} {}", likely, planar, interleaved);
 }
 
 }  // namespace
@@ -138,7 +168,7 @@ void kv_compress(Choices& c) {
 void cache_ops(std::span<const uint8_t> decisions) {
   GuardedMemory::instance().reset();
   Choices c(decisions);
-  constexpr void (*kOps[])(Choices&) = {kv_insert, kv_gather, kv_compress};
+  constexpr void (*kOps[])(Choices&) = {kv_insert, kv_gather, kv_compress, page_layout_scores};
   kOps[c.byte() % std::size(kOps)](c);
 }
 

@@ -1,24 +1,10 @@
-// topk_to_slots, combine_topk_swa, swa_metadata, and the plan functions.
-#include <numeric>
-
+// topk_to_slots, combine_topk_swa, swa_metadata, and the functions of host_functions.cpp.
 #include "fuzz/op_call.hpp"
 #include "fuzz/targets.hpp"
+#include "fuzz/targets/host_functions.hpp"
 
 namespace megamla::fuzz {
 namespace {
-
-// query_start_loc [requests + 1]: ascending, or now and then anything.
-megamla_tensor start_locations(Views& v, int64_t requests, int64_t longest, int64_t* tokens) {
-  const megamla_tensor t = v.integers(MEGAMLA_I32, {requests + 1}, 0, 0, longest);
-  auto* values = data<int32_t>(t);
-  const bool sane = v.choices().coin();
-  *tokens = v.random(0, 24);
-  if (!sane) return t;
-  for (int64_t r = 0; r <= requests; ++r) values[r] = static_cast<int32_t>(v.random(0, longest));
-  std::partial_sum(values, values + requests + 1, values);
-  *tokens = values[requests] - values[0];
-  return t;
-}
 
 void topk_to_slots(Choices& c) {
   OpCall<api::TopkToSlots> call("topk_to_slots", c);
@@ -91,96 +77,14 @@ void swa_metadata(Choices& c) {
   call.run();
 }
 
-// --- plans: host functions without implementations to compare, so their own promises are checked ---
-
-template <class T>
-T* values_of(const megamla_tensor& t) {
-  return data<T>(t);
-}
-
-void split_batch(Choices& c) {
-  Views v(c);
-  const int64_t requests = c.in(0, 12);
-  const megamla_tensor lens = v.integers(MEGAMLA_I32, {requests}, 0, 0, 5);
-  const int64_t threshold = c.rarely() ? c.number() : c.in(1, 4);
-  megamla_batch_split split{-7, -7, -7, -7};
-  const megamla_status status = megamla_split_batch(values_of<int32_t>(lens), requests, threshold, &split);
-  if (status != MEGAMLA_OK) {
-    require(split.num_decodes == -7 && split.num_prefill_tokens == -7, "split_batch: refused and written");
-    return;
-  }
-  const int64_t tokens = std::accumulate(values_of<int32_t>(lens), values_of<int32_t>(lens) + requests, int64_t{0});
-  require(split.num_decodes + split.num_prefills == requests, "split_batch: {} decodes and {} prefills of {}",
-          split.num_decodes, split.num_prefills, requests);
-  require(split.num_decode_tokens + split.num_prefill_tokens == tokens, "split_batch: tokens are lost");
-}
-
-void prefill_chunk_plan(Choices& c) {
-  Views v(c);
-  const int64_t requests = c.in(0, 12);
-  const megamla_tensor seq_lens = v.integers(MEGAMLA_I32, {requests}, 0, 0, 100);
-  const megamla_tensor query_lens = v.integers(MEGAMLA_I32, {requests}, 0, 0, 50);
-  const Block chunks = GuardedMemory::instance().take(requests * static_cast<int64_t>(sizeof(megamla_prefill_chunk)),
-                                                      alignof(megamla_prefill_chunk), kUnwritten);
-  api::PrefillChunkPlan p;
-  p.seq_lens = values_of<int32_t>(seq_lens);
-  p.query_lens = values_of<int32_t>(query_lens);
-  p.num_requests = requests;
-  int64_t* const numbers[] = {&p.compress_ratio, &p.has_compressed, &p.chunk_size,
-                              &p.window,         &p.max_model_len,  &p.max_num_batched_tokens};
-  for (int64_t* number : numbers) *number = c.in(0, 2);
-  p.window = c.in(1, 128);
-  p.max_model_len = c.in(0, 2000);
-  p.max_num_batched_tokens = c.in(0, 100);
-  if (c.rarely()) *numbers[c.byte() % std::size(numbers)] = c.number();
-  int64_t count = -7;
-  if (megamla_prefill_chunk_plan(&p, reinterpret_cast<megamla_prefill_chunk*>(chunks.begin), &count) != MEGAMLA_OK) {
-    require(count == -7, "prefill_chunk_plan: refused and written");
-    return;
-  }
-  int64_t next = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    megamla_prefill_chunk chunk{};
-    std::memcpy(&chunk, chunks.begin + i * static_cast<int64_t>(sizeof(chunk)), sizeof(chunk));
-    require(chunk.start == next && chunk.end > next && chunk.n >= 0 && chunk.m >= chunk.n,
-            "prefill_chunk_plan: chunk {} is [{}, {}) after {}, n {}, m {}", i, chunk.start, chunk.end, next, chunk.n,
-            chunk.m);
-    next = chunk.end;
-  }
-  require(next == requests, "prefill_chunk_plan: {} of {} requests are in chunks", next, requests);
-}
-
-void compressed_slot_mapping(Choices& c) {
-  Views v(c);
-  const int64_t requests = c.in(0, 4);
-  int64_t tokens = 0;
-  megamla_tensor query_start_loc = start_locations(v, requests, 5, &tokens);
-  megamla_tensor seq_lens = v.integers(MEGAMLA_I32, {requests}, 0, 0, 60);
-  megamla_tensor block_table = v.integers(MEGAMLA_I32, {requests, c.in(0, 8)}, 1, -1, 9);
-  megamla_tensor slot_mapping = v.tensor(MEGAMLA_I64, {tokens + c.in(0, 3)}, 0, Use::kOutput);
-  const int64_t states = c.rarely() ? c.number() : c.in(1, 9);
-  megamla_tensor* const all[] = {&query_start_loc, &seq_lens, &block_table, &slot_mapping};
-  if (c.rarely()) all[c.byte() % std::size(all)]->shape[c.byte() % 2] = c.number();
-  if (c.rarely()) all[c.byte() % std::size(all)]->stride[c.byte() % 2] = c.number();
-  if (c.rarely()) all[c.byte() % std::size(all)]->data = all[c.byte() % std::size(all)]->data;
-  if (!std::all_of(std::begin(all), std::end(all), [](const auto* t) { return is_backed(*t); })) return;
-  const Snapshot before;
-  if (megamla_compressed_slot_mapping(&query_start_loc, &seq_lens, &block_table, states, &slot_mapping) == MEGAMLA_OK) {
-    return;
-  }
-  const Snapshot after;
-  for (size_t i = 0; i < before.blocks(); ++i) {
-    require(before.block(i) == after.block(i), "compressed_slot_mapping: refused and written");
-  }
-}
-
 }  // namespace
 
 void index_ops(std::span<const uint8_t> decisions) {
   GuardedMemory::instance().reset();
   Choices c(decisions);
-  constexpr void (*kOps[])(Choices&) = {topk_to_slots, combine_topk_swa,   swa_metadata,
-                                        split_batch,   prefill_chunk_plan, compressed_slot_mapping};
+  constexpr void (*kOps[])(Choices&) = {
+      topk_to_slots,           combine_topk_swa, swa_metadata, split_batch,  prefill_chunk_plan,
+      compressed_slot_mapping, builtin_topk,     output_pair,  layer_config, workspace};
   kOps[c.byte() % std::size(kOps)](c);
 }
 
