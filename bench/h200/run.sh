@@ -160,11 +160,11 @@ if wanted bench; then
 fi
 
 if wanted trace; then
-  for trace in "$here"/decode_trace*; do
-    [[ -x $trace ]] || continue
-    name=$(basename "$trace")
-    step "${name}_nvfp4" 60 "$trace" 1,8,64,128,133,1024 64 512 nvfp4
-    step "${name}_fp8_584" 60 "$trace" 1,128,1024 64 512 fp8_584
+  for program in "$here"/decode_trace*; do
+    [[ -x $program ]] || continue
+    name=$(basename "$program")
+    step "${name}_nvfp4" 60 "$program" 1,8,64,128,133,1024 64 512 nvfp4
+    step "${name}_fp8_584" 60 "$program" 1,128,1024 64 512 fp8_584
   done
 fi
 
