@@ -161,6 +161,18 @@ TEST_F(CudaOps, DecodeAttentionInAGraph) {
   }
 }
 
+// Two keys decide a row, in tiles of their own: what rounds their probabilities does not average out.
+TEST_F(CudaOps, DecodeAttentionOfTwoKeys) {
+  for (const int64_t heads : {128, 16}) {
+    for (uint64_t seed = 0; seed < 6; ++seed) {
+      SCOPED_TRACE(fmt::format("heads {} seed {}", heads, seed));
+      DecodeProblem problem({2, heads, 1, 1, kV4, kV4, MEGAMLA_OUTPUT_F32}, seed);
+      ASSERT_NO_FATAL_FAILURE(problem.run(1));
+      problem.expect_close_to_reference();
+    }
+  }
+}
+
 TEST_F(CudaOps, DecodeAttentionOfManyTokens) {
   for (const int64_t tokens : {65536, 131072}) {
     SCOPED_TRACE(tokens);

@@ -9,11 +9,13 @@
 
 namespace megamla::cuda {
 
-// The running maximum of a head is an earlier tile's until probabilities add up to more than this, in one thread's 16
-// of a tile: most tiles need no maximum, and leave the accumulators as they are. Some probability is then above 2^8, so
-// that the maximum moves by more than its slack.
+// The running maximum of a head is an earlier tile's: most tiles need no maximum, and leave the accumulators as they
+// are. It is sought only where probabilities show that it is needed: where they add up to more than kMostSum, in one
+// thread's 16 of a tile; and where one of them is above 1 and a large share of all so far. The largest probability of a
+// row is 1 otherwise, which bf16 holds exactly: one that is not has twice the rounding error of those below 1, too much
+// for a row that a few keys decide.
 constexpr float kMostSum = 4096;
-constexpr float kLaggingSlack = 6;
+constexpr float kLargeShare = 1 / 3.5F;
 
 struct Scores {
   const DecodeParams& p;
@@ -58,9 +60,10 @@ struct Scores {
     ptx::pin(logits);
   }
 
-  // Probabilities: unrounded into the tile's sum, rounded into shared memory.
+  // Probabilities: unrounded into the tile's sum, rounded into shared memory, and the largest.
   __device__ __forceinline__ void exponentiate(const float (&logits)[32], const float (&scale)[2], const float (&m)[2],
-                                               float (&sum)[2]) const {
+                                               float (&sum)[2], float (&most)[2]) const {
+    uint32_t largest[2] = {0, 0};
     // As stmatrix takes them: lane l gives a row of matrix l / 8, which are those of heads 0 .. 7 and 8 .. 15 of the
     // warp at one chunk of 8 keys, then at the next. Chunk j of a row lies at j ^ (row % 8).
     const int lane = thread % 32;
@@ -77,9 +80,28 @@ struct Scores {
         const float high = exp2_approx(fmaf(logits[pair * 8 + i * 2 + 1], scale[r], -m[r]));
         sum[r] += low + high;
         p_words[i] = pack_bf16(low, high);
+        largest[r] = bf16x2_max(largest[r], p_words[i]);
       }
       ptx::store_matrices(at ^ (pair << 5), p_words);
     }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) most[r] = fmaxf(bf16x2_low(largest[r]), bf16x2_high(largest[r]));
+  }
+
+  // Some head's largest probability is above 1 and a large share of all, in whose sums the four lanes of a head share.
+  __device__ __forceinline__ static bool any_large_share(const float (&most)[2], const float (&sum)[2]) {
+    bool large[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) large[r] = most[r] > 1 && most[r] > kLargeShare * sum[r];
+    if (__any_sync(~0u, large[0] || large[1]) == 0) return false;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float total = sum[r];
+      total += __shfl_xor_sync(~0u, total, 1);
+      total += __shfl_xor_sync(~0u, total, 2);
+      large[r] = large[r] && most[r] > kLargeShare * total;
+    }
+    return __any_sync(~0u, large[0] || large[1]) != 0;
   }
 
   // The running maximum of a head whose probabilities have become large moves to the tile's; alpha: the factor of what
@@ -89,26 +111,29 @@ struct Scores {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float largest = largest_logit(logits, r) * scale[r];
-      const float next = largest > m[r] + kLaggingSlack ? largest : m[r];
+      const float next = fmaxf(largest, m[r]);
       alpha[r] = exp2_approx(m[r] - next);
       m[r] = next;
     }
   }
 
-  // With the maximum of the tiles before: only if a sum shows that it is far too small, it is sought and the
-  // probabilities are computed again.
+  // With the maximum of the tiles before; where that does not do, it is sought and the probabilities are computed
+  // again.
   __device__ __forceinline__ void softmax(float (&logits)[32], const float (&scale)[2], float (&m)[2], float (&sum)[2],
                                           bool first) const {
     mask_logits(logits, *reinterpret_cast<const uint2*>(shared.valid[ring.stage()]), thread % 32);
     float alpha[2] = {1, 1};
     float tile_sum[2];
-    int follow = first;
-    do {
+    for (int follow = first;;) {
       ptx::forget(follow);  // one copy of the code
       if (follow != 0) follow_maximum(logits, scale, m, alpha);
-      exponentiate(logits, scale, m, tile_sum);
-      follow = __any_sync(~0u, fmaxf(tile_sum[0], tile_sum[1]) > kMostSum);
-    } while (follow != 0);
+      float most[2];
+      exponentiate(logits, scale, m, tile_sum, most);
+      if (follow != 0) break;
+      const float sums[2] = {sum[0] + tile_sum[0], sum[1] + tile_sum[1]};
+      follow = __any_sync(~0u, fmaxf(tile_sum[0], tile_sum[1]) > kMostSum) || any_large_share(most, sums);
+      if (follow == 0) break;
+    }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       sum[r] = sum[r] * alpha[r] + tile_sum[r];

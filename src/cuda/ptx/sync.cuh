@@ -105,6 +105,15 @@ __device__ __forceinline__ void cluster_arrive_plain() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+__device__ __forceinline__ void cluster_barrier() {
+  cluster_arrive();
+  cluster_wait();
+}
+// Likewise, for blocks that have only read from each other since.
+__device__ __forceinline__ void cluster_leave() {
+  cluster_arrive_plain();
+  cluster_wait();
+}
 // The same shared-memory address in block `rank` of the cluster.
 __device__ __forceinline__ uint32_t cluster_address(uint32_t address, uint32_t rank) {
   uint32_t remote;
@@ -134,6 +143,10 @@ __device__ __forceinline__ uint4 load_cluster_16(uint32_t address) {
                : "r"(address));
   return v;
 }
+__device__ __forceinline__ float4 load_cluster_4(uint32_t address) {
+  const uint4 v = load_cluster_16(address);
+  return {__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w)};
+}
 // Four matrices of 8 x 8 bf16 in the layout of wgmma's accumulators; lane l gives the address of row l % 8 of matrix l
 // / 8.
 __device__ __forceinline__ void store_matrices(uint32_t address, const uint32_t (&v)[4]) {
@@ -161,9 +174,6 @@ __device__ __forceinline__ void prefetch_l2(const void* p) { asm volatile("prefe
 __device__ __forceinline__ void copy_16_async(uint32_t to, const void* from, bool yes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(yes ? 16 : 0) : "memory");
 }
-__device__ __forceinline__ void copy_8_async(uint32_t to, const void* from, bool yes) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(yes ? 8 : 0) : "memory");
-}
 // Likewise, of a row that is read on: the 256 bytes around are called to L2.
 __device__ __forceinline__ void copy_16_async_streaming(uint32_t to, const void* from, bool yes) {
   asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(yes ? 16 : 0)
@@ -172,6 +182,9 @@ __device__ __forceinline__ void copy_16_async_streaming(uint32_t to, const void*
 // Calls `bytes` bytes, a multiple of 16, to L2.
 __device__ __forceinline__ void call_to_l2(const void* from, uint32_t bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void copy_8_async(uint32_t to, const void* from, bool yes) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(yes ? 8 : 0) : "memory");
 }
 __device__ __forceinline__ void copy_4_async(uint32_t to, const void* from, bool yes) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(yes ? 4 : 0) : "memory");

@@ -103,8 +103,8 @@ struct Block {
   }
 
   template <class Record>
-  __device__ __forceinline__ void soften(uint32_t biases, int steps) {
-    Softmax<Record, kEights, SharedT>(shared, me, running, o).run(biases, steps);
+  __device__ __forceinline__ void soften(uint32_t biases, int steps, int index) {
+    Softmax<Record, kEights, SharedT>(shared, me, running, o).run(biases, steps, index);
   }
 
   // Turn `index` asks for the records of tile index + stages - 1; turns below 0 do no more. When a tile is scored, all
@@ -133,9 +133,9 @@ struct Block {
         __syncthreads();
         if (!K::kSame && index == share.window_tiles) change_unit();
         if (first) {
-          soften<First>(loader.slots_address(at), steps);
+          soften<First>(loader.slots_address(at), steps, index);
         } else {
-          soften<Second>(loader.slots_address(at), steps);
+          soften<Second>(loader.slots_address(at), steps, index);
         }
         loader.fetch_slots(share, index + 2 * p.stages - 2, coming.ahead(p.stages - 1, p.stages));
       }
@@ -155,15 +155,13 @@ struct Block {
     leave_stats<kEights>(shared, me, running);
     __syncthreads();  // and the stages have been read
     leave_sums<K::kRopeBf16, kEights>(shared, me, o, ring);
-    ptx::cluster_arrive();
-    ptx::cluster_wait();
+    ptx::cluster_barrier();
     const Item at = item();
     const int rank = static_cast<int>(at.rank);
     weigh(p, shared, at.token, at.first_head, rank, p.cluster);
     __syncthreads();
     store_row<kEights>(p, shared, me, at.token, at.first_head, rank, p.cluster, ring);
-    ptx::cluster_arrive_plain();
-    ptx::cluster_wait();
+    ptx::cluster_leave();
   }
 
   __device__ __forceinline__ void run() {

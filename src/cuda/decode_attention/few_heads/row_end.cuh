@@ -108,23 +108,20 @@ __device__ __forceinline__ void store_row(const DecodeParams& p, const SharedT& 
     constexpr int kTogether = 4;
 #pragma unroll 1
     for (int first = 0; first < ranks; first += kTogether) {
-      uint4 u[kTogether][2];
+      float4 u[kTogether][2];
 #pragma unroll
       for (int k = 0; k < kTogether; ++k) {
         if (first + k >= ranks) break;
-        u[k][0] = ptx::load_cluster_16(ptx::cluster_address(low, first + k));
-        u[k][1] = ptx::load_cluster_16(ptx::cluster_address(high, first + k));
+        u[k][0] = ptx::load_cluster_4(ptx::cluster_address(low, first + k));
+        u[k][1] = ptx::load_cluster_4(ptx::cluster_address(high, first + k));
       }
 #pragma unroll
       for (int k = 0; k < kTogether; ++k) {
         if (first + k >= ranks) break;
         const float weight = shared.end.weight[first + k][head];
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const uint4& v = u[k][half];
-          x[half * 4] += weight * __uint_as_float(v.x), x[half * 4 + 1] += weight * __uint_as_float(v.y);
-          x[half * 4 + 2] += weight * __uint_as_float(v.z), x[half * 4 + 3] += weight * __uint_as_float(v.w);
-        }
+        x[0] += weight * u[k][0].x, x[1] += weight * u[k][0].y, x[2] += weight * u[k][0].z;
+        x[3] += weight * u[k][0].w, x[4] += weight * u[k][1].x, x[5] += weight * u[k][1].y;
+        x[6] += weight * u[k][1].z, x[7] += weight * u[k][1].w;
       }
     }
     constexpr int kPlain = format::kNopeDim / 32;  // groups that are not rotated

@@ -63,8 +63,9 @@ struct Softmax {
     }
   }
 
-  // Probabilities by the present maxima; true if some logit lies too far above.
-  __device__ __forceinline__ bool exponentiate(const float2 (&logits)[kHalves][kEights], float2 (&sum)[kEights]) const {
+  // Probabilities by the present maxima; true if some logit lies more than `slack` above.
+  __device__ __forceinline__ bool exponentiate(const float2 (&logits)[kHalves][kEights], float2 (&sum)[kEights],
+                                               float slack) const {
     bool above = false;
 #pragma unroll
     for (int e = 0; e < kEights; ++e) sum[e] = {0, 0};
@@ -73,7 +74,7 @@ struct Softmax {
 #pragma unroll
       for (int e = 0; e < kEights; ++e) {
         const float2 over = {logits[h][e].x - running.maximum[e].x, logits[h][e].y - running.maximum[e].y};
-        above = above || over.x > kMaximumSlack || over.y > kMaximumSlack;
+        above = above || over.x > slack || over.y > slack;
         const float2 probability = {exp2_approx(over.x), exp2_approx(over.y)};
         sum[e].x += probability.x, sum[e].y += probability.y;
         const uint32_t packed =
@@ -120,7 +121,10 @@ struct Softmax {
   }
 
   // All threads, after a barrier behind the scores; ends with a barrier. Steps beyond the tile's keys are left out.
-  __device__ __forceinline__ void run(uint32_t biases, int steps) const {
+  // The first tiles' maxima are followed exactly where probabilities are bf16, which holds 1 exactly and has half the
+  // rounding error below it: a few keys decide a row that has no more.
+  __device__ __forceinline__ void run(uint32_t biases, int steps, int index) const {
+    const float slack = kF16 || index > 1 ? kMaximumSlack : 0;
     float2 logits[kHalves][kEights];
     float2 sum[kEights];
     const bool mine = step < steps;
@@ -130,12 +134,14 @@ struct Softmax {
       for (int e = 0; e < kEights; ++e) logits[h][e] = {kNoMaximum, kNoMaximum};
     }
     if (mine) take_logits(biases, logits);
+    bool raised = false;
 #pragma unroll 1
     for (;;) {
       bool above = false;
-      if (mine) above = exponentiate(logits, sum);
+      if (mine) above = exponentiate(logits, sum, raised ? kMaximumSlack : slack);
       if (__syncthreads_or(above) == 0) break;
       raise_maxima(logits);
+      raised = true;
     }
     if (!mine) return;
 #pragma unroll
