@@ -158,7 +158,7 @@ if wanted layer; then
   mapfile -t layers < <(find "$golden" -name 'layer__*.safetensors' | sort)
   [[ ${#layers[@]} -eq 0 ]] ||
     step layer_golden 180 "$here/megamla" check --device cuda --json "$out/layer_golden.json" "${layers[@]}"
-  bench layer_step 120 layer_step --heads 64,8 --tokens 1,32,128
+  bench layer_step 180 layer_step --heads 64,8 --tokens 1,32,128
   if [[ -n $trace ]]; then
     step replay 400 "$here/megamla" replay "$trace" --requests 100 --layers 2,20 --verify 0.0005 --device cuda \
       --json "$out/replay.json"
@@ -166,7 +166,7 @@ if wanted layer; then
 fi
 
 if wanted tp; then
-  step tensor_parallel_test 120 "$here/tensor_parallel_test"
+  step tensor_parallel_test 120 "$here/tensor_parallel_test" --gtest_filter='*TwoGpus*'
 fi
 
 echo
