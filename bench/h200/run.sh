@@ -93,12 +93,7 @@ if wanted check; then
   for test in "$here"/*_test; do
     name=$(basename "$test")
     if [[ $name == tensor_parallel_test ]] || ! has_gpu_tests "$test"; then continue; fi
-    # Pools beyond 2^32 bytes take long to go there and back.
-    shards=$([[ $name == far_* ]] && echo 4 || echo 1)
-    for ((i = 0; i < shards; ++i)); do
-      suffix=$([[ $shards -eq 1 ]] || echo "_$i")
-      GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$i beside "$name$suffix" 300 "$test" --gtest_filter="$gpu_filter"
-    done
+    beside "$name" 300 "$test" --gtest_filter="$gpu_filter"
   done
   wait
   echo "check: $((SECONDS - begin)) s"
@@ -173,7 +168,7 @@ echo
 for table in "$out"/*.txt; do
   name=$(basename "$table" .txt)
   case $name in
-    doctor|memcheck_*|racecheck_*|*_test|*_test_[0-9]) continue ;;
+    doctor|memcheck_*|racecheck_*|*_test) continue ;;
     check|layer_golden) echo "$name: $(tail -n 1 "$table")" ;;
     *) echo "$name:"; cat "$table" ;;
   esac
