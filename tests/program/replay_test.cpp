@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -237,7 +238,14 @@ TEST_F(ReplayRun, BadOptionsNameWhatIsWrong) {
   EXPECT_NE(message(o).find("reads the compressed rows of layer 2"), std::string::npos) << message(o);
   o.model.layers = {99};
   EXPECT_NE(message(o).find("expected ids in [0, 42], got 99"), std::string::npos) << message(o);
+  o.model.layers = {2, 2};
+  EXPECT_NE(message(o).find("expected ascending ids, got 2 behind 2"), std::string::npos) << message(o);
+  o.model.layers = {3, 2};
+  EXPECT_NE(message(o).find("expected ascending ids, got 2 behind 3"), std::string::npos) << message(o);
   o.model.layers = {2};
+  o.verify_rate = std::nan("");
+  EXPECT_NE(message(o).find("--verify: expected a share in [0, 1], got nan"), std::string::npos) << message(o);
+  o.verify_rate = 0.02;
   o.model.kv_dtype = "fp7";
   EXPECT_NE(message(o).find("'fp7'"), std::string::npos) << message(o);
   o.model.kv_dtype = "auto";

@@ -112,6 +112,8 @@ void replay_alone(Model& model, const std::vector<Request>& requests, const Sche
 }  // namespace
 
 ReplayResult run_replay(ReplayOptions options, const ShowProgress& progress) {
+  if (!(options.verify_rate >= 0 && options.verify_rate <= 1))
+    throw app::InputError(fmt::format("--verify: expected a share in [0, 1], got {}", options.verify_rate));
   const std::vector<Request> requests = read_requests(options);
   fit_limits(requests, options);
   options.model.batch_invariant = options.compare_alone;
