@@ -198,7 +198,7 @@ class Linear {
     }
     float* scales = worker_scales(worker);
     for (int64_t r = 0; r < rows; ++r) {
-      if (own_scales() || r == 0 || (first + r) % kScaleGroup == 0) load_scales(first + r, scales);
+      if (own_scales() || r == 0 || (first + r) % kScaleGroup == 0) load_scales(first + r, 1, scales);
       widen(data<const uint8_t>(p_.weight) + (first + r) * s_.in, scales, panel, r);
     }
     return panel;
@@ -207,11 +207,11 @@ class Linear {
   float* worker_scales(int worker) const { return buffers_.scales + worker * kScaleRows * (s_.in / kScaleGroup); }
   bool own_scales() const { return p_.weight_kind == MEGAMLA_LINEAR_WEIGHT_ROW_32; }
 
-  // Of one weight row, as factors.
-  void load_scales(int64_t row, float* scales) const {
+  // Of `rows` weight rows with scales of their own, or of one of the rows that share theirs, as factors.
+  void load_scales(int64_t row, int64_t rows, float* scales) const {
     const int64_t groups = s_.in / kScaleGroup;
     const uint8_t* bytes = data<const uint8_t>(p_.weight_scale) + (own_scales() ? row : row / kScaleGroup) * groups;
-    ue8m0_factors(bytes, groups, scales);
+    ue8m0_factors(bytes, rows * groups, scales);
   }
 
   // The panel's results for all tokens, straight from the FP8 codes.
@@ -222,7 +222,7 @@ class Linear {
     const int64_t step = own_scales() ? rows : kScaleGroup;
     for (int64_t r = 0; r < rows; r += step) {
       const int64_t count = std::min(step, rows - r);
-      for (int64_t i = 0; i < (own_scales() ? count : 1); ++i) load_scales(first + r + i, scales + i * groups);
+      load_scales(first + r, own_scales() ? count : 1, scales);
       linear::row_dots_avx512({.codes = data<const uint8_t>(p_.weight) + (first + r) * s_.in,
                                .scales = scales,
                                .scale_stride = own_scales() ? groups : 0,
