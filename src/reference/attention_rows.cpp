@@ -43,7 +43,7 @@ struct Row {
   }
 };
 
-void decode_key(const KeySource& source, int64_t slot, float* key) {
+MEGAMLA_SIMD_CLONES void decode_key(const KeySource& source, int64_t slot, float* key) {
   if (present(source.cache)) {
     const auto bytes = format::slot_bytes(source.cache, slot);
     format::decode_row(static_cast<megamla_kv_format>(source.cache.format), bytes.data, bytes.scale, key);
