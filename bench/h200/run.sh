@@ -141,12 +141,15 @@ if wanted bench; then
   bench linear 120 block_scaled_linear --case wo_a,wo_b,wq_b,wq_a_wkv,compressor --tokens 1,16,128,512,4096 --peer
   bench kv 60 kv_insert kv_gather --tokens 128,4096,65536
   bench index 60 topk_to_slots combine_topk_swa swa_metadata --tokens 1,128,4096,65536
-  # Not in a table of targets, and not to stand out: K that nothing divides, the other second cache, random lengths,
-  # rows whose bits do not depend on their company.
+  # Modes of their own: K that nothing divides, the other second cache, steps at waves, lengths, batch-invariant rows.
   bench decode_odd_widths 60 decode_attention --heads 64,8 --topk 133,500,1024 --tokens 1,32,128
-  bench decode_fp8_528_fp8_528 60 decode_attention --heads 64,16,8 --topk-format fp8_528 --tokens 1,8,32,128,512
-  bench decode_random_lengths 60 decode_attention --heads 64,8 --lengths random --tokens 1,32,128,133,1024
-  bench decode_batch_invariant 60 decode_attention --heads 64,8 --batch-invariant --tokens 1,8,32,128,1024
+  bench decode_fp8_528_fp8_528 60 decode_attention --heads 64,16,8 --topk-format fp8_528 --tokens 1,8,32,64,128,512,1024
+  bench decode_waves 60 decode_attention --heads 64 --tokens 66,67,84,132,133,198,199,264,265
+  bench decode_waves_128 60 decode_attention --heads 128 --topk 1024 --tokens 21,22,33,34,66,67,99,100 \
+    --window-format fp8_584 --topk-format fp8_584
+  bench decode_full_lengths 60 decode_attention --heads 64,16,8 --tokens 32,64,128,200,256,1024 --lengths full
+  bench decode_random_lengths 60 decode_attention --heads 64,16,8 --tokens 32,64,128,200,256,1024 --lengths random
+  bench decode_batch_invariant 60 decode_attention --heads 64,32,16,8 --tokens 1,8,32,64,128,256,1024 --batch-invariant
 fi
 
 if wanted layer; then
