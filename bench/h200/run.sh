@@ -12,7 +12,7 @@
 # step) and table.tsv; the tables come last. Exit 1 if a step failed or was left out.
 set -uo pipefail
 here=$(dirname "$(readlink -f "$0")")
-parts=() seconds=86400 jobs=$(($(nproc) / 3))
+parts=() seconds=86400 jobs=$((($(nproc) + 2) / 3))
 while [[ ${1:-} == --* ]]; do
   case $1 in
     --check|--sanitize|--bench|--layer|--tp) parts+=("${1#--}") ;;
