@@ -161,7 +161,7 @@ TEST_P(DecodeAttentionOn, Sinks) {
     const double share = h == 1 ? 0 : h == 2 ? 1 / (1 + std::exp(0.5 - lse[static_cast<size_t>(h)])) : 1;
     for (int64_t d = 0; d < 512; ++d) {
       const float expected = static_cast<float>(without[static_cast<size_t>(h * 512 + d)] * share);
-      EXPECT_NEAR(problem.o.at<float>(0, h, d), expected, h == 2 ? 1e-6 : 0);
+      EXPECT_NEAR(problem.o.at<float>(0, h, d), expected, h == 2 ? 1e-6 * (1 + std::fabs(expected)) : 0);
     }
   }
 }
@@ -171,14 +171,15 @@ TEST_P(DecodeAttentionOn, LiveHeadsAloneAreWritten) {
   MEGAMLA_SKIP_IF_LEFT_TO_ANOTHER(problem.params);
   expect_ok(run(problem.params));
   const auto all = problem.o.values<float>();
+  // A product of fewer rows may sum in another order, a GPU may have another kernel for fewer heads.
+  const double tolerance = on_gpu() ? bf16_bound(4).absolute : 1e-6;
   problem.params.live_heads = 8;
   problem.o.fill(7.0F);
   problem.lse.fill(7.0F);
   expect_ok(run(problem.params));
   for (int64_t i = 0; i < static_cast<int64_t>(all.size()); ++i) {
     const bool live = i / 512 % problem.shape.heads < 8;
-    // A product of fewer rows may sum in another order.
-    ASSERT_NEAR(problem.o.as<float>()[i], live ? all[static_cast<size_t>(i)] : 7.0F, live ? 1e-6 : 0);
+    ASSERT_NEAR(problem.o.as<float>()[i], live ? all[static_cast<size_t>(i)] : 7.0F, live ? tolerance : 0);
   }
   EXPECT_EQ(problem.lse.at<float>(0, 8), 7.0F);
 }

@@ -152,6 +152,53 @@ TEST(OddArguments, FewerDecodesThanNone) {
   }
 }
 
+// A call that is accepted has a workspace size: both know the same bounds.
+TEST(OddArguments, ListsWiderThanASizeQueryTakes) {
+  constexpr int64_t kWide = (int64_t{1} << 31) + 1;
+  alignas(16) std::array<uint8_t, 1024> page{};
+  api::DecodeAttention p;
+  p.q = empty(MEGAMLA_BF16, {0, 8, 512});
+  p.window.format = MEGAMLA_KV_FP8_528;
+  p.window.page_size = 1;
+  p.window.page_stride = 528;
+  p.window.num_pages = 1;
+  p.window.cuda_device = -1;
+  p.window.data = page.data();
+  p.compressed = p.window;
+  p.output = MEGAMLA_OUTPUT_F32;
+  p.out = empty(MEGAMLA_F32, {0, 8, 512});
+  p.window_slots = empty(MEGAMLA_I32, {0, 128});
+  p.compressed_slots = empty(MEGAMLA_I32, {0, 512});
+  api::PrefillAttention prefill;
+  prefill.q = p.q;
+  prefill.kv = empty(MEGAMLA_BF16, {0, 512});
+  prefill.indices = empty(MEGAMLA_I32, {0, 640});
+  prefill.output = MEGAMLA_OUTPUT_F32;
+  prefill.out = p.out;
+  for (const megamla_device device : kDevices) {
+    EXPECT_TRUE(api::supports(p, device)) << megamla_last_error();
+    EXPECT_TRUE(api::supports(prefill, device)) << megamla_last_error();
+    api::DecodeAttention odd = p;
+    odd.window_slots = empty(MEGAMLA_I32, {0, kWide});
+    EXPECT_EQ(api::supports(odd, device).code(), MEGAMLA_INVALID_ARGUMENT);
+    odd = p;
+    odd.compressed_slots = empty(MEGAMLA_I32, {0, kWide});
+    EXPECT_EQ(api::supports(odd, device).code(), MEGAMLA_INVALID_ARGUMENT);
+    api::PrefillAttention wide = prefill;
+    wide.indices = empty(MEGAMLA_I32, {0, kWide});
+    EXPECT_EQ(api::supports(wide, device).code(), MEGAMLA_INVALID_ARGUMENT);
+  }
+}
+
+TEST(OddArguments, RanksWhoseProductLeaves64Bits) {
+  api::LayerConfig config;
+  for (const int64_t rank : {int64_t{1} << 60, INT64_MAX / 32 * 32, (int64_t{1} << 24) + 32}) {
+    config.o_lora_rank = rank;
+    EXPECT_EQ(megamla_layer_can_quantize_z(&config), MEGAMLA_INVALID_ARGUMENT) << rank;
+    EXPECT_EQ(megamla_layer_is_supported(&config, MEGAMLA_DEVICE_CPU), MEGAMLA_INVALID_ARGUMENT) << rank;
+  }
+}
+
 TEST(OddArguments, FormatsThatAreNone) {
   for (const int32_t format : {-1, 4, 744146190, INT32_MIN, INT32_MAX}) {
     api::KvGather p;

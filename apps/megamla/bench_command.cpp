@@ -188,11 +188,12 @@ Command bench_command() {
     app.add_option("--output", o->output, "fp8 (the output pair) or bf16")
         ->check(CLI::IsMember({"fp8", "bf16"}))
         ->capture_default_str();
-    app.add_option("--lengths", o->lengths, "Of decode_attention: full lists, or random lengths from 1 to the whole")
-        ->check(CLI::IsMember({"full", "random"}))
+    app.add_option(
+           "--lengths", o->lengths,
+           "Lengths of decode_attention's lists: none given, all full, or compressed ones random from 1 to --topk")
+        ->check(CLI::IsMember({"none", "full", "random"}))
         ->capture_default_str();
-    app.add_flag("--batch-invariant", o->batch_invariant,
-                 "Of attention over pages: a row's bits do not depend on the others");
+    app.add_flag("--batch-invariant", o->batch_invariant, "decode_attention in batch-invariant mode");
     app.add_option("--case", o->cases, "Shapes of block_scaled_linear: wo_a, wo_b, wq_b, wq_a_wkv, compressor")
         ->delimiter(',')
         ->capture_default_str();

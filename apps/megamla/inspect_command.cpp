@@ -38,7 +38,9 @@ nlohmann::json print_kv(const io::ModelConfig& config, double memory_gib) {
   nlohmann::json rows = nlohmann::json::array();
   for (const megamla_kv_format kind : {MEGAMLA_KV_NVFP4_288, MEGAMLA_KV_FP8_528, MEGAMLA_KV_FP8_584}) {
     const double bytes = kv_bytes_per_token(config, kind);
-    const auto longest = static_cast<int64_t>(memory_gib * 1073741824.0 / bytes);
+    // A model without compressed layers keeps nothing but windows.
+    const int64_t longest =
+        bytes > 0 ? static_cast<int64_t>(memory_gib * 1073741824.0 / bytes) : config.max_position_embeddings;
     table.add({format::name(kind), fmt::format("{:.0f}", bytes), fmt::format("{} tokens", longest)});
     rows.push_back({{"format", format::name(kind)}, {"bytes_per_token", bytes}, {"tokens", longest}});
   }
@@ -158,7 +160,7 @@ Command inspect_command() {
     auto o = std::make_shared<Options>();
     app.add_option("path", o->path, "Checkpoint folder, .safetensors file, .jsonl trace or dump of pages")->required();
     app.add_option("--memory", o->memory_gib, "GiB for the KV cache: how long a context fits")
-        ->check(CLI::PositiveNumber)
+        ->check(number_in(0, 1e9))
         ->capture_default_str();
     CLI::Option* format = app.add_option("--kv-format", o->pages.format, "The file is a dump of pages of such records")
                               ->check(CLI::IsMember({"fp8_528", "nvfp4_288"}));

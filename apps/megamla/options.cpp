@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <fstream>
 #include <iostream>
@@ -36,6 +37,17 @@ std::string device_word(megamla_device device) {
     if (device == known.device) return known.word;
   }
   return "?";
+}
+
+CLI::Validator number_in(double low, double high) {
+  return CLI::Validator(
+      [=](const std::string& text) {
+        double value = 0;
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+        const bool holds = error == std::errc() && end == text.data() + text.size() && value >= low && value <= high;
+        return holds ? std::string() : fmt::format("expected a number from {:g} to {:g}, got {}", low, high, text);
+      },
+      fmt::format("NUMBER in [{:g} - {:g}]", low, high));
 }
 
 void DeviceOptions::add(CLI::App& app) {

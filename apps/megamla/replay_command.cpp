@@ -188,8 +188,9 @@ Command replay_command() {
     auto o = std::make_shared<Options>();
     app.add_option("trace", o->replay.trace, "JSONL file: timestamp, input_length, output_length, hash_ids")
         ->required();
-    app.add_option("--requests", o->replay.requests, "Read only the first N requests")->check(CLI::PositiveNumber);
-    app.add_option("--layers", o->layers, "Layer ids; a kv consumer needs its source in the list")
+    app.add_option("--requests", o->replay.requests, "Read only the first N requests")
+        ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
+    app.add_option("--layers", o->layers, "Layer ids, ascending; a kv consumer needs its source in the list")
         ->delimiter(',')
         ->capture_default_str();
     app.add_option("--weights", o->replay.model.weights, "Checkpoint folder (default: seeded weights)");
@@ -207,7 +208,7 @@ Command replay_command() {
         ->capture_default_str();
     app.add_option("--verify", o->replay.verify_rate,
                    "Share of rows checked against the reference, beside each request's and each chunk's last row")
-        ->check(CLI::Range(0.0, 1.0))
+        ->check(number_in(0, 1))
         ->capture_default_str();
     app.add_flag("--compare-alone", o->replay.compare_alone,
                  "Replay each request by itself afterwards and compare every row bit for bit (batch-invariant layers)");

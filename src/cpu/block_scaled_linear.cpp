@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <atomic>
-#include <bit>
 #include <cstring>
 
-#include "core/simd.hpp"
 #include "core/tensor.hpp"
 #include "core/threads.hpp"
 #include "cpu/gemm.hpp"
@@ -36,34 +34,24 @@ constexpr int64_t kTokenGranule = 16;
 constexpr int64_t kScaleGroup = 32;
 // Up to here row_dots_avx512 is faster than widening a panel and multiplying it through oneDNN.
 constexpr int64_t kMaxDotTokens = 16;
-// Scales of a panel's rows, or of one row at a time.
-constexpr int64_t kScaleRows = kPanelRows;
-
-// format::ue8m0_to_float of every byte, without a branch: at few tokens this is a tenth of the time.
-MEGAMLA_SIMD_CLONES void ue8m0_factors(const uint8_t* bytes, int64_t count, float* factors) {
-  for (int64_t i = 0; i < count; ++i) {
-    const uint32_t byte = bytes[i];
-    const uint32_t is_zero = 1U - ((byte + 255U) >> 8);
-    const uint32_t is_nan = (byte + 1U) >> 8;
-    factors[i] = std::bit_cast<float>(byte << 23 | (is_zero | is_nan) << 22);
-  }
-}
 
 enum class Method { kGemmBf16, kGemmF32, kDots };
 GemmType type_of(Method method) { return method == Method::kGemmF32 ? GemmType::kF32 : GemmType::kBf16; }
 
 struct Buffers {
-  void* x;         // [token block, in] of the GEMM's type
-  void* panel;     // per worker [kPanelRows, in]
-  float* scales;   // per worker [kScaleRows, in / 32]
-  float* results;  // per worker [kTokenTile, kPanelRows]
+  void* x;          // [token block, in] of the GEMM's type
+  void* panel;      // per worker [kPanelRows, in]
+  float* scales;    // per worker [in / 32]: of one row
+  uint32_t* steps;  // per worker [kPanelRows, in / 32]: of row_dots_avx512
+  float* results;   // per worker [kTokenTile, kPanelRows]
 };
 
 Buffers carve(Scratch& scratch, const plan::LinearShape& s, int64_t element, int64_t threads) {
   Buffers b{};
   b.x = scratch.take<char>(format::round_up(std::min(s.tokens, token_block(element)), kTokenGranule) * s.in * element);
   b.panel = scratch.take<char>(threads * kPanelRows * s.in * element);
-  b.scales = scratch.take<float>(threads * kScaleRows * (s.in / kScaleGroup));
+  b.scales = scratch.take<float>(threads * (s.in / kScaleGroup));
+  b.steps = scratch.take<uint32_t>(threads * kPanelRows * (s.in / kScaleGroup));
   b.results = scratch.take<float>(threads * kTokenTile * kPanelRows);
   return b;
 }
@@ -204,28 +192,30 @@ class Linear {
     return panel;
   }
 
-  float* worker_scales(int worker) const { return buffers_.scales + worker * kScaleRows * (s_.in / kScaleGroup); }
+  float* worker_scales(int worker) const { return buffers_.scales + worker * (s_.in / kScaleGroup); }
   bool own_scales() const { return p_.weight_kind == MEGAMLA_LINEAR_WEIGHT_ROW_32; }
 
-  // Of one weight row, as factors.
+  // Of one weight row; rows with scales of their own have them one after the other.
+  const uint8_t* scale_bytes(int64_t row) const {
+    return data<const uint8_t>(p_.weight_scale) + (own_scales() ? row : row / kScaleGroup) * (s_.in / kScaleGroup);
+  }
   void load_scales(int64_t row, float* scales) const {
-    const int64_t groups = s_.in / kScaleGroup;
-    const uint8_t* bytes = data<const uint8_t>(p_.weight_scale) + (own_scales() ? row : row / kScaleGroup) * groups;
-    ue8m0_factors(bytes, groups, scales);
+    const uint8_t* bytes = scale_bytes(row);
+    for (int64_t k = 0; k < s_.in / kScaleGroup; ++k) scales[k] = format::ue8m0_to_float(bytes[k]);
   }
 
-  // The panel's results for all tokens, straight from the FP8 codes.
-  void dots(int64_t first, int64_t rows, int64_t tokens, const void* x, int64_t ldx, int worker, float* results) const {
+  // The panel's results for all tokens, straight from the FP8 codes; false where a scale does not allow it.
+  bool dots(int64_t first, int64_t rows, int64_t tokens, const void* x, int64_t ldx, int worker, float* results) const {
     const int64_t groups = s_.in / kScaleGroup;
-    float* scales = worker_scales(worker);
+    uint32_t* steps = buffers_.steps + worker * kPanelRows * groups;
     // Rows that share their scales go together.
-    const int64_t step = own_scales() ? rows : kScaleGroup;
-    for (int64_t r = 0; r < rows; r += step) {
-      const int64_t count = std::min(step, rows - r);
-      for (int64_t i = 0; i < (own_scales() ? count : 1); ++i) load_scales(first + r + i, scales + i * groups);
+    const int64_t together = own_scales() ? rows : kScaleGroup;
+    for (int64_t r = 0; r < rows; r += together) {
+      const int64_t count = std::min(together, rows - r);
+      if (!linear::scale_steps(scale_bytes(first + r), (own_scales() ? count : 1) * groups, steps)) return false;
       linear::row_dots_avx512({.codes = data<const uint8_t>(p_.weight) + (first + r) * s_.in,
-                               .scales = scales,
-                               .scale_stride = own_scales() ? groups : 0,
+                               .steps = steps,
+                               .step_stride = own_scales() ? groups : 0,
                                .rows = count,
                                .in = s_.in,
                                .x = static_cast<const format::Bf16*>(x),
@@ -234,12 +224,12 @@ class Linear {
                                .y = results + r,
                                .ldy = rows});
     }
+    return true;
   }
 
   Status panel(int64_t g, int64_t first, int64_t tokens, int64_t n, int64_t rows, const Inputs& inputs, int worker) {
     float* results = buffers_.results + worker * kTokenTile * kPanelRows;
-    if (method_ == Method::kDots) {
-      dots(g * s_.out + n, rows, tokens, inputs.x, inputs.ldx, worker, results);
+    if (method_ == Method::kDots && dots(g * s_.out + n, rows, tokens, inputs.x, inputs.ldx, worker, results)) {
       for (int64_t i = 0; i < tokens; ++i) write_results(g, first + i, n, rows, results + i * rows);
       return {};
     }
@@ -248,7 +238,7 @@ class Linear {
     for (int64_t t = 0; t < tokens; t += kTokenTile) {
       const int64_t count = std::min(kTokenTile, tokens - t);
       const bool last = t + count == tokens;
-      gemm.m = format::round_up(count, kTokenGranule);
+      gemm.m = method_ == Method::kDots ? count : format::round_up(count, kTokenGranule);
       gemm.lda = last ? inputs.ld_last : inputs.ldx;
       const void* x =
           last ? inputs.last : static_cast<const char*>(inputs.x) + t * inputs.ldx * gemm_element_size(type_);

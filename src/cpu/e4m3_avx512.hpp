@@ -15,7 +15,11 @@
 
 namespace megamla::cpu {
 
-// The two bytes of the bf16 value of each code without its sign.
+// Set in the values of codes, where bf16 has a bit to spare, unless they are zero or NaN: the others are multiplied by
+// a power of two by adding to their exponents.
+constexpr uint16_t kFiniteMark = 1;
+
+// The two bytes of the marked bf16 value of each code without its sign.
 struct E4m3Bytes {
   alignas(64) std::array<uint8_t, 128> low;
   alignas(64) std::array<uint8_t, 128> high;
@@ -23,7 +27,8 @@ struct E4m3Bytes {
 inline constexpr E4m3Bytes kE4m3Bytes = [] {
   E4m3Bytes bytes{};
   for (uint8_t code = 0; code < 128; ++code) {
-    const uint16_t bits = format::to_bf16(format::e4m3_to_float(code)).bits;
+    uint16_t bits = format::to_bf16(format::e4m3_to_float(code)).bits;
+    if (code != 0 && code != 0x7f) bits |= kFiniteMark;
     bytes.low[code] = static_cast<uint8_t>(bits & 0xffU);
     bytes.high[code] = static_cast<uint8_t>(bits >> 8U);
   }
@@ -46,7 +51,7 @@ MEGAMLA_AVX512_VBMI inline E4m3Tables load_e4m3_tables() {
           _mm512_set1_epi8(static_cast<char>(0x80))};
 }
 
-// codes 0 .. 31 -> first, 32 .. 63 -> second. The look-up ignores a code's sign bit.
+// codes 0 .. 31 -> first, 32 .. 63 -> second, marked. The look-up ignores a code's sign bit.
 MEGAMLA_AVX512_VBMI inline void widen_64(const E4m3Tables& tables, __m512i codes, __m512i* first, __m512i* second) {
   constexpr int kAOrBAndC = 0xf8;
   const __m512i ordered = _mm512_permutexvar_epi64(tables.order, codes);
@@ -55,6 +60,19 @@ MEGAMLA_AVX512_VBMI inline void widen_64(const E4m3Tables& tables, __m512i codes
   const __m512i high = _mm512_ternarylogic_epi64(magnitude, ordered, tables.sign, kAOrBAndC);
   *first = _mm512_unpacklo_epi8(low, high);
   *second = _mm512_unpackhi_epi8(low, high);
+}
+
+// 2^(byte - 127) can be added to exponents: it keeps the smallest code (2^-9) and the largest (448 < 2^9) times it
+// among bf16's normal values.
+inline bool shifts_exponents(uint8_t byte) { return byte >= 127 - 117 && byte <= 127 + 118; }
+
+// What 2^(byte - 127) adds to the bits of a marked value (7 mantissa bits, then the exponent): also takes the mark off.
+inline int16_t exponent_step(uint8_t byte) { return static_cast<int16_t>((byte - 127) * (1 << 7) - kFiniteMark); }
+
+// Marked values times the power of two that `steps` adds. Zero stays zero, of its sign, and NaN stays NaN.
+MEGAMLA_AVX512_VBMI inline __m512i scaled(__m512i values, __m512i steps) {
+  const __mmask32 finite = _mm512_test_epi16_mask(values, _mm512_set1_epi16(kFiniteMark));
+  return _mm512_mask_add_epi16(values, finite, values, steps);
 }
 
 // The codes of `groups` (1 or 2) groups of 32; absent ones are 0.

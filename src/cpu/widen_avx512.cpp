@@ -10,22 +10,10 @@ namespace {
 constexpr int64_t kGroup = 32;
 constexpr int64_t kAhead = 2048;  // bytes of codes fetched before they are needed
 
-// What a scale adds to the bits of a bf16 value (7 mantissa bits, then the exponent) to multiply it.
-int exponent_step(float scale) { return (static_cast<int>(std::bit_cast<uint32_t>(scale) >> 23U) - 127) * (1 << 7); }
-
-// 2^e that keeps the smallest code (2^-9) and the largest (448 < 2^9) times 2^e among bf16's normal values.
-bool shifts_exponents(float scale) { return scale >= 0x1p-117F && scale <= 0x1p118F; }
-
-// Zero stays zero, of its sign.
-MEGAMLA_AVX512_VBMI inline void store_scaled(__m512i values, float scale, format::Bf16* out) {
-  const __mmask32 nonzero = _mm512_test_epi16_mask(values, _mm512_set1_epi16(0x7fff));
-  const __m512i step = _mm512_set1_epi16(static_cast<int16_t>(exponent_step(scale)));
-  _mm512_storeu_si512(out, _mm512_mask_add_epi16(values, nonzero, values, step));
-}
-
-MEGAMLA_AVX512_VBMI inline bool any_nan(__m512i codes) {
-  const __m512i magnitude = _mm512_and_si512(codes, _mm512_set1_epi8(0x7f));
-  return _mm512_cmpeq_epi8_mask(magnitude, _mm512_set1_epi8(0x7f)) != 0;
+// Of a power of two; 0 and 255 for what is none.
+uint8_t ue8m0_byte(float scale) {
+  const uint32_t bits = std::bit_cast<uint32_t>(scale);
+  return (bits & 0x7fffffU) == 0 ? static_cast<uint8_t>(bits >> 23U) : uint8_t{0};
 }
 
 void widen_slowly(const uint8_t* codes, float scale, format::Bf16* out) {
@@ -51,8 +39,8 @@ MEGAMLA_AVX512_VBMI void widen_e4m3_avx512(const uint8_t* codes, const float* sc
     const int64_t groups = count / kGroup - k;
     const __m512i loaded = load_codes(codes, groups);
     _mm_prefetch(codes + kAhead, _MM_HINT_T0);
-    const bool plain = shifts_exponents(scales[k]) && (groups < 2 || shifts_exponents(scales[k + 1]));
-    if (!plain || any_nan(loaded)) {
+    const uint8_t bytes[2] = {ue8m0_byte(scales[k]), ue8m0_byte(scales[groups >= 2 ? k + 1 : k])};
+    if (!shifts_exponents(bytes[0]) || !shifts_exponents(bytes[1])) {
       widen_slowly(codes, scales[k], out);
       if (groups >= 2) widen_slowly(codes + kGroup, scales[k + 1], out + kGroup);
       continue;
@@ -60,8 +48,8 @@ MEGAMLA_AVX512_VBMI void widen_e4m3_avx512(const uint8_t* codes, const float* sc
     __m512i first;
     __m512i second;
     widen_64(tables, loaded, &first, &second);
-    store_scaled(first, scales[k], out);
-    if (groups >= 2) store_scaled(second, scales[k + 1], out + kGroup);
+    _mm512_storeu_si512(out, scaled(first, _mm512_set1_epi16(exponent_step(bytes[0]))));
+    if (groups >= 2) _mm512_storeu_si512(out + kGroup, scaled(second, _mm512_set1_epi16(exponent_step(bytes[1]))));
   }
 }
 

@@ -41,13 +41,10 @@ MEGAMLA_HD constexpr uint8_t float_to_e4m3(float x) {
   return static_cast<uint8_t>(sign | (code > 0x7eu ? 0x7eu : code));
 }
 
-// e2m1: codes 0..7 are 0, 0.5, 1, 1.5, 2, 3, 4, 6; bit 3 is the sign.
+// e2m1: bit 3 is the sign.
 MEGAMLA_HD constexpr float e2m1_to_float(uint8_t code) {
-  const uint32_t sign = static_cast<uint32_t>(code & 8u) << 28;
-  const uint32_t magnitude = code & 7u;
-  const float value =
-      magnitude < 2 ? static_cast<float>(magnitude) * 0.5F : bit_cast<float>((126u << 23) + (magnitude << 22));
-  return bit_cast<float>(bit_cast<uint32_t>(value) | sign);
+  constexpr float kValues[16] = {0, 0.5F, 1, 1.5F, 2, 3, 4, 6, -0.0F, -0.5F, -1, -1.5F, -2, -3, -4, -6};
+  return kValues[code & 15u];
 }
 
 // Nearest, ties to the even code, saturate to +-6; the sign of zero is kept; NaN -> +-6: e2m1 has no NaN.

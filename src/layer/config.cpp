@@ -12,6 +12,7 @@ namespace megamla::layer {
 namespace {
 
 constexpr int64_t kMaxHeads = 128;
+constexpr int64_t kMaxExtent = int64_t{1} << 24;  // of features, lists and ids: products stay within 64 bits
 
 int format_bit(megamla_kv_format kind) { return 1 << kind; }
 
@@ -76,26 +77,25 @@ Status check_tensor_parallel(int64_t num_heads, int64_t o_groups, int64_t o_lora
   v.require(num_heads / tp_size <= kMaxHeads, "num_heads / tp_size",
             fmt::format("at most {} heads on a rank", kMaxHeads), fmt::format("{}", num_heads / tp_size));
   v.require(o_lora_rank >= 32 && o_lora_rank % 32 == 0, "o_lora_rank", "a positive multiple of 32", o_lora_rank);
+  v.range("o_lora_rank", o_lora_rank, 32, kMaxExtent);
   return v.status();
 }
 
 Status check_config(const megamla_layer_config& c) {
   Validator v("layer", -1);
-  constexpr int64_t kMax = int64_t{1} << 24;
-  v.range("layer_id", c.layer_id, 0, kMax);
+  v.range("layer_id", c.layer_id, 0, kMaxExtent);
   v.range("head_dim", c.head_dim, format::kHeadDim, format::kHeadDim);
   v.range("rope_dim", c.rope_dim, format::kRopeDim, format::kRopeDim);
-  v.range("hidden_size", c.hidden_size, 32, kMax).multiple_of("hidden_size", c.hidden_size, 32);
-  v.range("q_lora_rank", c.q_lora_rank, 32, kMax).multiple_of("q_lora_rank", c.q_lora_rank, 32);
+  v.range("hidden_size", c.hidden_size, 32, kMaxExtent).multiple_of("hidden_size", c.hidden_size, 32);
+  v.range("q_lora_rank", c.q_lora_rank, 32, kMaxExtent).multiple_of("q_lora_rank", c.q_lora_rank, 32);
   MEGAMLA_RETURN_IF_ERROR(v.status());
   MEGAMLA_RETURN_IF_ERROR(check_tensor_parallel(c.num_heads, c.o_groups, c.o_lora_rank, c.tp_size, c.tp_rank));
-  v.range("o_lora_rank", c.o_lora_rank, 32, kMax);
   v.require(c.compress_ratio >= 0 && c.compress_ratio <= 2, "compress_ratio", "0, 1 or 2", c.compress_ratio);
   if (c.compress_ratio > 0) {
-    v.range("index_topk", c.index_topk, 1, kMax);
+    v.range("index_topk", c.index_topk, 1, kMaxExtent);
     v.range("kv_source_layer", c.kv_source_layer, 0, c.layer_id);
   }
-  v.range("window", c.window, 1, kMax);
+  v.range("window", c.window, 1, kMaxExtent);
   v.finite("rms_norm_eps", c.rms_norm_eps);
   v.require(c.rms_norm_eps >= 0, "rms_norm_eps", "a value of at least 0", c.rms_norm_eps);
   v.finite("softmax_scale", c.softmax_scale);

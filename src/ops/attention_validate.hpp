@@ -8,12 +8,16 @@
 
 namespace megamla::ops {
 
+constexpr int64_t kMaxTokens = int64_t{1} << 31;     // as a size query takes them (check_limits)
+constexpr int64_t kMaxListWidth = int64_t{1} << 31;  // likewise
+
 // q, its layout and options, positions and table. True if q's shape can be relied on.
 template <class Params>
 bool validate_query(Validator& v, const Params& p) {
   v.range("q_layout", p.q_layout, MEGAMLA_Q_STANDARD, MEGAMLA_Q_CHUNKED);
   v.tensor("q", p.q, {MEGAMLA_BF16}, {Validator::kAny, Validator::kAny, 512}, p.q_layout == MEGAMLA_Q_CHUNKED ? 1 : 2);
   if (!v.ok()) return false;
+  v.range("q tokens", p.q.shape[0], 0, kMaxTokens);
   v.range("q heads", p.q.shape[1], 8, 128).multiple_of("q heads", p.q.shape[1], 8);
   v.range("live_heads", p.live_heads, 0, p.q.shape[1]).multiple_of("live_heads", p.live_heads, 8);
   v.finite("q_norm_eps", p.q_norm_eps);

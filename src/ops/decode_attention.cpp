@@ -15,6 +15,7 @@ void validate_keys(Validator& v, const megamla_decode_attention_params& p) {
   v.tensor("window_slots", p.window_slots, {MEGAMLA_I32}, {tokens, Validator::kAny}, 1);
   v.optional_tensor("window_lens", p.window_lens, {MEGAMLA_I32}, {tokens}, 1);
   if (!v.ok()) return;
+  v.range("window_slots width", p.window_slots.shape[1], 0, kMaxListWidth);
   if (!present(p.compressed)) {
     v.absent("compressed_slots", p.compressed_slots, "there is no compressed cache");
     v.absent("compressed_lens", p.compressed_lens, "there is no compressed cache");
@@ -27,6 +28,7 @@ void validate_keys(Validator& v, const megamla_decode_attention_params& p) {
   }
   v.tensor("compressed_slots", p.compressed_slots, {MEGAMLA_I32}, {tokens, Validator::kAny}, 1);
   v.optional_tensor("compressed_lens", p.compressed_lens, {MEGAMLA_I32}, {tokens}, 1);
+  if (v.ok()) v.range("compressed_slots width", p.compressed_slots.shape[1], 0, kMaxListWidth);
 }
 
 void apart_from_inputs(Validator& v, const megamla_decode_attention_params& p, const char* name,

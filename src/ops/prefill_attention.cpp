@@ -18,6 +18,7 @@ void validate_keys(Validator& v, const megamla_prefill_attention_params& p) {
   }
   v.tensor("indices", p.indices, {MEGAMLA_I32}, {tokens, Validator::kAny}, 1);
   v.optional_tensor("topk_length", p.topk_length, {MEGAMLA_I32}, {tokens}, 1);
+  if (v.ok()) v.range("indices width", p.indices.shape[1], 0, kMaxListWidth);
 }
 
 void apart_from_inputs(Validator& v, const megamla_prefill_attention_params& p, const char* name,

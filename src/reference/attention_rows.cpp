@@ -6,6 +6,7 @@
 #include <limits>
 #include <vector>
 
+#include "core/line_vector.hpp"
 #include "core/simd.hpp"
 #include "core/threads.hpp"
 #include "format/rope.hpp"
@@ -25,13 +26,13 @@ constexpr int64_t kKeyBlock = 64;
 
 // One row's intermediate values; made once per thread.
 struct Row {
-  std::vector<float> keys;       // [stride, 512]
-  std::vector<double> q;         // [heads, 512]: the rotated queries
-  std::vector<double> scales;    // [heads]: from q.k to a logit
-  std::vector<double> weights;   // [heads, stride]: q.k, then softmax weights
-  std::vector<double> weighted;  // [heads, 512]
-  int64_t stride = 0;            // room for keys, a multiple of kTile
-  int64_t count = 0;             // keys
+  LineVector<float> keys;       // [stride, 512]
+  LineVector<double> q;         // [heads, 512]: the rotated queries
+  LineVector<double> scales;    // [heads]: from q.k to a logit
+  LineVector<double> weights;   // [heads, stride]: q.k, then softmax weights
+  LineVector<double> weighted;  // [heads, 512]
+  int64_t stride = 0;           // room for keys, a multiple of kTile
+  int64_t count = 0;            // keys
 
   Row(int64_t heads, int64_t most_keys) : stride((most_keys + kTile - 1) / kTile * kTile) {
     keys.resize(stride * kDims);
@@ -42,7 +43,7 @@ struct Row {
   }
 };
 
-void decode_key(const KeySource& source, int64_t slot, float* key) {
+MEGAMLA_SIMD_CLONES void decode_key(const KeySource& source, int64_t slot, float* key) {
   if (present(source.cache)) {
     const auto bytes = format::slot_bytes(source.cache, slot);
     format::decode_row(static_cast<megamla_kv_format>(source.cache.format), bytes.data, bytes.scale, key);

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <vector>
 
+#include "core/line_vector.hpp"
 #include "core/simd.hpp"
 #include "core/tensor.hpp"
 #include "core/threads.hpp"
@@ -24,6 +25,28 @@ constexpr int64_t kColumnBlock = 256;
 // Rows that a thread takes at a time.
 constexpr int64_t kThreadRows = 16;
 
+// A group's inputs, a block of columns of every token after the other: rows of whole inputs, often a power of two
+// apart, would fall on the same few lines of a cache.
+class Inputs {
+ public:
+  explicit Inputs(const plan::LinearShape& s)
+      : tokens_(s.tokens), values_(static_cast<size_t>((s.in + kColumnBlock - 1) / kColumnBlock * block_size())) {}
+
+  double& at(int64_t t, int64_t i) {
+    return values_[static_cast<size_t>(i / kColumnBlock * block_size() + t * kColumnBlock + i % kColumnBlock)];
+  }
+  // Of the columns from `begin` on, a multiple of kColumnBlock; tokens lie kColumnBlock apart.
+  const double* block(int64_t begin) const {
+    return &values_[static_cast<size_t>(begin / kColumnBlock * block_size())];
+  }
+
+ private:
+  int64_t block_size() const { return tokens_ * kColumnBlock; }
+
+  int64_t tokens_;
+  LineVector<double> values_;
+};
+
 double input_value(const Params& p, const plan::LinearShape& s, int64_t t, int64_t g, int64_t i) {
   const int64_t offset = t * p.x.stride[0] + g * plan::group_stride(p.x) + i;
   if (p.input == MEGAMLA_LINEAR_IN_BF16) return format::to_float(data<const format::Bf16>(p.x)[offset]);
@@ -36,10 +59,10 @@ double input_value(const Params& p, const plan::LinearShape& s, int64_t t, int64
   return code * format::ue8m0_to_float(static_cast<uint8_t>(word >> where.shift));
 }
 
-// out = format::e4m3_to_float(codes) * scale, eight of them: the same numbers by way of vectors, since most of a small
-// batch's time goes here.
-inline __attribute__((always_inline)) void widen_8(const uint8_t* codes, double scale, double* out) {
-  constexpr int kCodes = 8;
+// out = format::e4m3_to_float(codes) * scale, sixteen of them: the same numbers by way of vectors, since most of a
+// small batch's time goes here.
+inline __attribute__((always_inline)) void widen_16(const uint8_t* codes, double scale, double* out) {
+  constexpr int kCodes = 16;
   using Bits [[gnu::vector_size(kCodes * sizeof(uint32_t))]] = uint32_t;
   using Floats [[gnu::vector_size(kCodes * sizeof(float))]] = float;
   uint32_t code[kCodes];
@@ -63,7 +86,7 @@ MEGAMLA_SIMD_CLONES void widen_row(const uint8_t* codes, const uint8_t* scales, 
   for (int64_t k = 0; k < count; k += 32) {
     __builtin_prefetch(codes + k + ahead);
     const double scale = format::ue8m0_to_float(scales[k / 32]);
-    for (int64_t i = k; i < k + 32; i += 8) widen_8(codes + i, scale, out + i);
+    for (int64_t i = k; i < k + 32; i += 16) widen_16(codes + i, scale, out + i);
   }
 }
 
@@ -92,10 +115,10 @@ inline __attribute__((always_inline)) void load(const double* from, Lanes* lanes
 }
 
 // sums[r * sum_stride + t] += w[r] . x[t], in lanes, for four weight rows and kTokens tokens: a tile of them, so that a
-// value is loaded once for several products. Rows of w lie kColumnBlock apart, rows of x x_stride.
+// value is loaded once for several products. Rows of w and of x lie kColumnBlock apart.
 template <int kTokens>
-inline __attribute__((always_inline)) void add_tile(const double* w, const double* x, int64_t x_stride, int64_t columns,
-                                                    double* sums, int64_t sum_stride) {
+inline __attribute__((always_inline)) void add_tile(const double* w, const double* x, int64_t columns, double* sums,
+                                                    int64_t sum_stride) {
   constexpr int kRows = 4;
   Lanes sum[kRows * kTokens];
   const auto place = [&](int i) { return sums + (i / kTokens * sum_stride + i % kTokens) * kLanes; };
@@ -108,7 +131,7 @@ inline __attribute__((always_inline)) void add_tile(const double* w, const doubl
 #pragma GCC unroll 4
     for (int t = 0; t < kTokens; ++t) {
       Lanes value;
-      load(x + t * x_stride + k, &value);
+      load(x + t * kColumnBlock + k, &value);
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) sum[r * kTokens + t] += weights[r] * value;
     }
@@ -118,25 +141,25 @@ inline __attribute__((always_inline)) void add_tile(const double* w, const doubl
 }
 
 // sums[row * tokens + token] += w[row] . x[token] for a block of rows, a multiple of four, and all tokens.
-MEGAMLA_SIMD_CLONES void add_products(const double* w, const double* x, int64_t x_stride, int64_t columns, int64_t rows,
-                                      int64_t tokens, double* sums) {
+MEGAMLA_SIMD_CLONES void add_products(const double* w, const double* x, int64_t columns, int64_t rows, int64_t tokens,
+                                      double* sums) {
   for (int64_t t = 0; t < tokens; t += 4) {
     for (int64_t r = 0; r < rows; r += 4) {
       const double* wr = w + r * kColumnBlock;
-      const double* xt = x + t * x_stride;
+      const double* xt = x + t * kColumnBlock;
       double* to = sums + (r * tokens + t) * kLanes;
       switch (std::min<int64_t>(tokens - t, 4)) {
         case 1:
-          add_tile<1>(wr, xt, x_stride, columns, to, tokens);
+          add_tile<1>(wr, xt, columns, to, tokens);
           break;
         case 2:
-          add_tile<2>(wr, xt, x_stride, columns, to, tokens);
+          add_tile<2>(wr, xt, columns, to, tokens);
           break;
         case 3:
-          add_tile<3>(wr, xt, x_stride, columns, to, tokens);
+          add_tile<3>(wr, xt, columns, to, tokens);
           break;
         default:
-          add_tile<4>(wr, xt, x_stride, columns, to, tokens);
+          add_tile<4>(wr, xt, columns, to, tokens);
       }
     }
   }
@@ -148,7 +171,7 @@ class RowBlock {
   RowBlock(const Params& p, const plan::LinearShape& s)
       : p_(p), s_(s), weights_(kRowBlock * kColumnBlock), sums_(static_cast<size_t>(kRowBlock * s.tokens * kLanes)) {}
 
-  void multiply(int64_t g, int64_t first, int64_t count, const double* x, double* y) {
+  void multiply(int64_t g, int64_t first, int64_t count, const Inputs& x, double* y) {
     std::fill(sums_.begin(), sums_.end(), 0.0);
     const int64_t whole = (count + 3) / 4 * 4;  // rows that are not there leave sums that nobody reads
     for (int64_t begin = 0; begin < s_.in; begin += kColumnBlock) {
@@ -156,7 +179,7 @@ class RowBlock {
       for (int64_t r = 0; r < count; ++r) {
         widen_weights(p_, s_, g, first + r, begin, columns, weights_.data() + r * kColumnBlock);
       }
-      add_products(weights_.data(), x + begin, s_.in, columns, whole, s_.tokens, sums_.data());
+      add_products(weights_.data(), x.block(begin), columns, whole, s_.tokens, sums_.data());
     }
     for (int64_t i = 0; i < count * s_.tokens; ++i) {
       double total = 0;
@@ -168,8 +191,8 @@ class RowBlock {
  private:
   const Params& p_;
   const plan::LinearShape& s_;
-  std::vector<double> weights_;  // [kRowBlock, kColumnBlock]
-  std::vector<double> sums_;     // [kRowBlock, tokens, kLanes]
+  LineVector<double> weights_;  // [kRowBlock, kColumnBlock]
+  LineVector<double> sums_;     // [kRowBlock, tokens, kLanes]
 };
 
 // Token t's results of group g, from y [out, tokens].
@@ -200,23 +223,23 @@ void write_results(const Params& p, const plan::LinearShape& s, int64_t g, int64
 Status block_scaled_linear(const Params& p, const megamla_exec& exec) {
   const plan::LinearShape s = plan::linear_shape(p);
   const int threads = resolve_threads(exec.num_threads);
-  std::vector<double> x(static_cast<size_t>(s.tokens * s.in));
   std::vector<double> y(static_cast<size_t>(s.tokens * s.out));  // [out, tokens]
   std::vector<RowBlock> blocks(static_cast<size_t>(threads), RowBlock(p, s));
   if (p.output == MEGAMLA_LINEAR_OUT_MXFP8) {
     for (int64_t i = 0; i < p.y_scale.shape[0]; ++i) at<uint8_t>(p.y_scale, i) = 0;
   }
   if (s.tokens == 0) return {};  // no row to point into
+  Inputs x(s);
   for (int64_t g = 0; g < s.groups; ++g) {
     parallel_ranges(s.tokens, threads, [&](int64_t begin, int64_t end, int) {
       for (int64_t t = begin; t < end; ++t) {
-        for (int64_t i = 0; i < s.in; ++i) x[static_cast<size_t>(t * s.in + i)] = input_value(p, s, t, g, i);
+        for (int64_t i = 0; i < s.in; ++i) x.at(t, i) = input_value(p, s, t, g, i);
       }
     });
     parallel_items((s.out + kThreadRows - 1) / kThreadRows, threads, [&](int64_t i, int worker) {
       const int64_t end = std::min((i + 1) * kThreadRows, s.out);
       for (int64_t first = i * kThreadRows; first < end; first += kRowBlock) {
-        blocks[static_cast<size_t>(worker)].multiply(g, first, std::min(kRowBlock, end - first), x.data(), y.data());
+        blocks[static_cast<size_t>(worker)].multiply(g, first, std::min(kRowBlock, end - first), x, y.data());
       }
     });
     parallel_ranges(s.tokens, threads, [&](int64_t begin, int64_t end, int) {

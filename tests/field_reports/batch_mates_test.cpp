@@ -68,44 +68,76 @@ TEST_P(MatesPrefill, AloneAndAmong31Others) {
   }
 }
 
-class MatesLinear : public EveryImplementation<megamla_block_scaled_linear_params> {};
-MEGAMLA_EVERY_IMPLEMENTATION(MatesLinear);
+// Widths of the real layer's projections; 1 to 300 rows, each batch compared with its rows among all others. `run`
+// takes parameters.
+struct MatesOfALinear {
+  static constexpr int64_t kMost = 300;
+  static constexpr int64_t kOut = 96;  // a whole panel and a part of one
+  TensorBuffer x, weight, scale, y, all;
+  megamla_block_scaled_linear_params params;
 
-// Widths of the real layer's projections; 1 to 300 rows, of which the last one is looked at.
-TEST_P(MatesLinear, AloneAndAmongOthers) {
-  constexpr int64_t kMost = 300;
-  constexpr int64_t kOut = 96;  // a whole panel and a part of one
-  for (const int64_t in : {1280, 4096, 5120}) {
-    SCOPED_TRACE(std::to_string(in) + " features");
-    TensorBuffer x(MEGAMLA_BF16, {kMost, in});
-    TensorBuffer weight(MEGAMLA_F8_E4M3, {kOut, in});
-    TensorBuffer scale(MEGAMLA_F8_E8M0, {kOut / 32, in / 32});
-    TensorBuffer y(MEGAMLA_F32, {kMost, kOut});
-    TensorBuffer all(MEGAMLA_F32, {kMost, kOut});
+  explicit MatesOfALinear(int64_t in)
+      : x(MEGAMLA_BF16, {kMost, in}),
+        weight(MEGAMLA_F8_E4M3, {kOut, in}),
+        scale(MEGAMLA_F8_E8M0, {kOut / 32, in / 32}),
+        y(MEGAMLA_F32, {kMost, kOut}),
+        all(MEGAMLA_F32, {kMost, kOut}) {
     std::mt19937_64 random(1);
     std::normal_distribution<float> normal;
     for (int64_t i = 0; i < kMost * in; ++i) x.as<format::Bf16>()[i] = format::to_bf16(normal(random));
     for (int64_t i = 0; i < kOut * in; ++i) weight.as<uint8_t>()[i] = format::float_to_e4m3(normal(random));
     for (int64_t i = 0; i < kOut / 32 * in / 32; ++i) scale.as<uint8_t>()[i] = static_cast<uint8_t>(125 + random() % 4);
-    megamla_block_scaled_linear_params p;
-    megamla_block_scaled_linear_init(&p);
-    p.batch_invariant = 1;
-    p.weight_kind = MEGAMLA_LINEAR_WEIGHT_BLOCK_32;
-    p.output = MEGAMLA_LINEAR_OUT_F32;
-    p.x = x;
-    p.weight = weight;
-    p.weight_scale = scale;
-    p.y = all;
-    MEGAMLA_SKIP_IF_LEFT_TO_ANOTHER(p);
-    expect_ok(run(p));
+    megamla_block_scaled_linear_init(&params);
+    params.batch_invariant = 1;
+    params.weight_kind = MEGAMLA_LINEAR_WEIGHT_BLOCK_32;
+    params.output = MEGAMLA_LINEAR_OUT_F32;
+    params.x = x;
+    params.weight = weight;
+    params.weight_scale = scale;
+    params.y = all;
+  }
+
+  template <class Run>
+  void expect_same_bits_alone(Run&& run) const {
+    expect_ok(run(params));
     for (const int64_t begin : {0, 270}) {
       for (const int64_t count : {1, 2, 3, 8, 15, 16, 17, 30}) {
+        auto p = params;
         p.x = slice(x, begin, begin + count);
         p.y = slice(y, begin, begin + count);
         expect_ok(run(p));
         EXPECT_TRUE(same_bytes(&y.at<float>(begin, 0), &all.at<float>(begin, 0), count * kOut * 4))
             << count << " rows from " << begin;
       }
+    }
+  }
+};
+constexpr int64_t kFeatures[] = {1280, 4096, 5120};
+
+class MatesLinear : public EveryImplementation<megamla_block_scaled_linear_params> {};
+MEGAMLA_EVERY_IMPLEMENTATION(MatesLinear);
+
+TEST_P(MatesLinear, AloneAndAmongOthers) {
+  for (const int64_t in : kFeatures) {
+    SCOPED_TRACE(std::to_string(in) + " features");
+    const MatesOfALinear problem(in);
+    MEGAMLA_SKIP_IF_LEFT_TO_ANOTHER(problem.params);
+    problem.expect_same_bits_alone([&](const auto& p) { return run(p); });
+  }
+}
+
+// The dispatcher may not take one implementation for few rows and another for many.
+TEST(MatesOfAnyImplementation, AloneAndAmongOthers) {
+  const auto& op = ops::op_of(static_cast<const megamla_block_scaled_linear_params*>(nullptr));
+  for (const megamla_device device : kDevices) {
+    SCOPED_TRACE(device_name(device));
+    for (const int64_t in : kFeatures) {
+      const MatesOfALinear problem(in);
+      problem.expect_same_bits_alone([&](const megamla_block_scaled_linear_params& p) {
+        const ops::Implementation<megamla_block_scaled_linear_params>* chosen = nullptr;
+        Status status = ops::choose(op, p, device, &chosen);
+        return status.ok() ? run_implementation(*chosen, p) : status;
+      });
     }
   }
 }

@@ -63,6 +63,7 @@ class OpCall {
     if (reference.status != MEGAMLA_OK) return check_refusal(reference.status);
     require(spoilt || is_backed_call(), "{}: the harness has drawn a view without memory", op_);
     if (!is_backed_call()) return;
+    require(outputs_are_apart(), "{}: accepted with an output that shares memory", op_);
     if (c_.rarely()) check_odd_exec();
     check_results(compare, spoilt);
   }
@@ -93,6 +94,18 @@ class OpCall {
   bool is_backed_call() const {
     return std::all_of(tensors_.begin(), tensors_.end(), [](const auto* t) { return is_backed(*t); }) &&
            std::all_of(caches_.begin(), caches_.end(), [](const auto* c) { return is_backed(*c); });
+  }
+
+  bool outputs_are_apart() const {
+    for (const megamla_tensor* t : tensors_) {
+      for (const megamla_tensor* out : outputs_) {
+        if (t != out && share_memory(*t, *out)) return false;
+      }
+      for (const megamla_kv_cache* cache : output_caches_) {
+        if (share_memory(*t, *cache)) return false;
+      }
+    }
+    return true;
   }
 
   // --- calls ---

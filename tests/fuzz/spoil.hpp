@@ -27,7 +27,8 @@ void spoil(Choices& c, Params& params, const std::vector<megamla_tensor*>& tenso
   const auto d = static_cast<size_t>(c.byte()) % MEGAMLA_MAX_DIMS;
   switch (c.byte() % 10) {
     case 0:
-      t->shape[d] += c.in(-2, 2);
+      // Perhaps spoilt before: any number may wrap.
+      t->shape[d] = static_cast<int64_t>(static_cast<uint64_t>(t->shape[d]) + static_cast<uint64_t>(c.in(-2, 2)));
       break;
     case 1:
       t->shape[d] = c.number();

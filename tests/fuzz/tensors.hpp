@@ -47,6 +47,16 @@ bool is_backed(const View& view) {
   return bytes == 0 || (bytes > 0 && GuardedMemory::instance().room_at(view.data) >= bytes);
 }
 
+// Two views over one byte, elements between which neither has one counted in.
+template <class A, class B>
+bool share_memory(const A& a, const B& b) {
+  const auto* begin = static_cast<const uint8_t*>(a.data);
+  const auto* other = static_cast<const uint8_t*>(b.data);
+  const int64_t bytes = bytes_spanned(a);
+  const int64_t other_bytes = bytes_spanned(b);
+  return bytes > 0 && other_bytes > 0 && begin < other + other_bytes && other < begin + bytes;
+}
+
 // Calls f(begin, bytes) for every element.
 template <class F>
 void for_each_element(const megamla_tensor& t, F&& f) {

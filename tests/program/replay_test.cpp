@@ -5,12 +5,16 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <set>
 
 #include "command.hpp"
 #include "core/tensor.hpp"
+#include "format/kv_record.hpp"
+#include "format/page.hpp"
 #include "io/checkpoint.hpp"
 #include "io/trace.hpp"
 #include "support/layer_batch.hpp"
@@ -187,6 +191,34 @@ TEST_P(ReplayOn, EveryRowOfANarrowModelHoldsItsBounds) {
   EXPECT_EQ(r.graph_replays > 0, device() == MEGAMLA_DEVICE_CUDA);
 }
 
+TEST(KeptRecords, StayWhenTheirCacheIsOverwritten) {
+  for (const megamla_kv_format kind : {MEGAMLA_KV_FP8_528, MEGAMLA_KV_NVFP4_288}) {
+    constexpr int64_t kSlots = 4;  // of a page
+    constexpr int64_t kPages = 3;
+    const int64_t stride = format::round_up(format::page_bytes(kind, kSlots), 16);
+    std::vector<char> pool(static_cast<size_t>(kPages * stride));
+    for (size_t i = 0; i < pool.size(); ++i) pool[i] = static_cast<char>(i * 31 + i / 251);
+    const std::vector<char> before = pool;
+    megamla_kv_cache cache{pool.data(), kPages, stride, kSlots, kind, MEGAMLA_PAGE_PLANAR, -1, 0};
+    KeptRecords kept(cache);
+    kept.begin_step();
+    const std::vector<int64_t> slots = {11, 0, 6};
+    std::vector<int32_t> places;
+    for (const int64_t slot : slots) places.push_back(kept.keep(slot));
+    EXPECT_EQ(kept.keep(0), places[1]) << "one copy for all rows of a step";
+    std::fill(pool.begin(), pool.end(), char{0});
+    for (size_t i = 0; i < slots.size(); ++i) {
+      cache.data = const_cast<char*>(before.data());
+      const auto expected = format::slot_bytes(cache, slots[i]);
+      const auto got = format::slot_bytes(kept.view(), places[i]);
+      EXPECT_EQ(std::memcmp(got.data, expected.data, static_cast<size_t>(format::data_bytes(kind))), 0);
+      EXPECT_EQ(std::memcmp(got.scale, expected.scale, static_cast<size_t>(format::scale_bytes(kind))), 0);
+    }
+    kept.begin_step();
+    EXPECT_NE(kept.keep(0), places[1]) << "a later step's record is another one";
+  }
+}
+
 TEST(RowHashes, FindTheRowThatDiffers) {
   std::vector<Request> requests = {make_request(0, traced(2, 1), 0), make_request(1, traced(3, 1), 0)};
   RowHashes a(requests, 2);
@@ -237,7 +269,14 @@ TEST_F(ReplayRun, BadOptionsNameWhatIsWrong) {
   EXPECT_NE(message(o).find("reads the compressed rows of layer 2"), std::string::npos) << message(o);
   o.model.layers = {99};
   EXPECT_NE(message(o).find("expected ids in [0, 42], got 99"), std::string::npos) << message(o);
+  o.model.layers = {2, 2};
+  EXPECT_NE(message(o).find("expected ascending ids, got 2 behind 2"), std::string::npos) << message(o);
+  o.model.layers = {3, 2};
+  EXPECT_NE(message(o).find("expected ascending ids, got 2 behind 3"), std::string::npos) << message(o);
   o.model.layers = {2};
+  o.verify_rate = std::nan("");
+  EXPECT_NE(message(o).find("--verify: expected a share in [0, 1], got nan"), std::string::npos) << message(o);
+  o.verify_rate = 0.02;
   o.model.kv_dtype = "fp7";
   EXPECT_NE(message(o).find("'fp7'"), std::string::npos) << message(o);
   o.model.kv_dtype = "auto";

@@ -1,8 +1,6 @@
 // decode_attention over random slots of large pools; prefill_attention over gathered rows.
 #include <algorithm>
-#include <cmath>
 #include <map>
-#include <numeric>
 #include <random>
 
 #include "bench/bench.hpp"
@@ -21,8 +19,10 @@ constexpr int64_t kDims = 512;
 constexpr int64_t kPositions = 4096;
 constexpr int64_t kRows = 16384;  // that the keys of a prefill chunk come from
 
-// q.k and p.v over every head: two products of 512 dims per key of all tokens.
-double attention_flops(int64_t heads, double keys) { return 4.0 * static_cast<double>(heads) * keys * kDims; }
+// q.k and p.v over every head: two products of 512 dims per key.
+double attention_flops(int64_t tokens, int64_t heads, double keys) {
+  return 4.0 * static_cast<double>(tokens) * static_cast<double>(heads) * keys * kDims;
+}
 
 struct Common {
   megamla_tensor q, positions, cos_sin, sink, out, out_scale;
@@ -90,19 +90,6 @@ megamla_tensor random_slots(app::Arena& arena, int64_t rows, int64_t width, int6
   return t;
 }
 
-// Of each row, from 1 to the whole width.
-megamla_tensor random_lengths(app::Arena& arena, int64_t rows, int64_t width, std::mt19937_64& random) {
-  const megamla_tensor t = arena.tensor(MEGAMLA_I32, {rows});
-  std::uniform_int_distribution<int32_t> any(1, static_cast<int32_t>(width));
-  std::generate_n(data<int32_t>(t), rows, [&] { return any(random); });
-  return t;
-}
-// Keys of all rows; without lengths every row has `width`.
-double total_keys(const megamla_tensor& lengths, int64_t rows, int64_t width) {
-  if (!present(lengths)) return static_cast<double>(rows * width);
-  return std::accumulate(data<int32_t>(lengths), data<int32_t>(lengths) + rows, 0.0);
-}
-
 // A window as a request has it: consecutive positions, in pages that lie anywhere in the pool.
 megamla_tensor window_slots_of(app::Arena& arena, int64_t rows, int64_t width, const megamla_kv_cache& cache,
                                std::mt19937_64& random) {
@@ -128,11 +115,12 @@ struct Pools {
       : arena(o.device()),
         window(make_pool(arena, pool_bytes(o), o.window_format, 32, 1)),
         compressed(make_pool(arena, pool_bytes(o), o.topk_format, 64, 2)) {}
-  double key_bytes(double window_keys, double compressed_keys) const {
+  // `compressed_keys`: on average.
+  double key_bytes(int64_t window_keys, double compressed_keys) const {
     const auto record = [](const megamla_kv_cache& c) {
       return static_cast<double>(format::record_bytes(static_cast<megamla_kv_format>(c.format)));
     };
-    return window_keys * record(window) + compressed_keys * record(compressed);
+    return static_cast<double>(window_keys) * record(window) + compressed_keys * record(compressed);
   }
 
   app::Arena arena;
@@ -144,7 +132,6 @@ struct PagedCall {
   PagedCall(const Options& o, Pools& pools, int64_t heads, int64_t token_count, int64_t topk)
       : arena(&pools.arena), exec(o.exec), tokens(token_count) {
     set_common(params, make_common(arena, tokens, heads, o.output), o.output);
-    params.batch_invariant = o.batch_invariant ? 1 : 0;
     params.window = pools.window;
     params.compressed = pools.compressed;
     megamla_limits limits{};
@@ -159,9 +146,10 @@ struct PagedCall {
     const auto choose = [&](int i) {
       params.window_slots = slice(window_slots, i * tokens, (i + 1) * tokens);
       params.compressed_slots = slice(compressed_slots, i * tokens, (i + 1) * tokens);
-      if (!present(window_lens)) return;
-      params.window_lens = slice(window_lens, i * tokens, (i + 1) * tokens);
-      params.compressed_lens = slice(compressed_lens, i * tokens, (i + 1) * tokens);
+      if (present(compressed_lens)) {
+        params.window_lens = slice(window_lens, i * tokens, (i + 1) * tokens);
+        params.compressed_lens = slice(compressed_lens, i * tokens, (i + 1) * tokens);
+      }
     };
     choose(0);
     Row row;
@@ -179,8 +167,30 @@ struct PagedCall {
   api::DecodeAttention params;
   int sets = 0;
   megamla_tensor window_slots{}, compressed_slots{};  // [sets * tokens, width]
-  megamla_tensor window_lens{}, compressed_lens{};    // [sets * tokens]; absent: the whole width
+  megamla_tensor window_lens{}, compressed_lens{};    // [sets * tokens]; absent: the widths
 };
+
+// Gives the call lengths; how many compressed keys a token then has on average.
+double fill_lengths(const Options& o, int64_t topk, PagedCall& call, std::mt19937_64& random) {
+  if (o.lengths == "none") return static_cast<double>(topk);
+  const int64_t rows = call.sets * call.tokens;
+  call.window_lens = call.arena.tensor(MEGAMLA_I32, {rows});
+  std::fill_n(data<int32_t>(call.window_lens), rows, static_cast<int32_t>(o.window));
+  call.compressed_lens = call.arena.tensor(MEGAMLA_I32, {rows});
+  std::uniform_int_distribution<int32_t> any(o.lengths == "full" ? static_cast<int32_t>(topk) : 1,
+                                             static_cast<int32_t>(topk));
+  double sum = 0;
+  for (int64_t row = 0; row < rows; ++row) sum += data<int32_t>(call.compressed_lens)[row] = any(random);
+  return sum / static_cast<double>(rows);
+}
+
+// The op's name in a record: rows of other modes are no rows of decode_attention's cells.
+std::string decode_name(const Options& o) {
+  std::string name = "decode_attention";
+  if (o.lengths != "none") name += "/" + o.lengths + "_lengths";
+  if (o.batch_invariant) name += "/batch_invariant";
+  return name;
+}
 
 }  // namespace
 
@@ -191,26 +201,21 @@ void bench_decode_attention(const Options& o, const Emit& emit) {
     for (const int64_t topk : o.topk) {
       for (const int64_t tokens : o.tokens) {
         PagedCall call(o, pools, heads, tokens, topk);
-        const auto count = static_cast<double>(tokens);
-        const double longest = count * pools.key_bytes(static_cast<double>(o.window), static_cast<double>(topk));
-        call.sets = input_sets(o, o.lengths == "random" ? longest / 2 : longest);
-        const int64_t rows = call.sets * tokens;
-        call.window_slots = window_slots_of(call.arena, rows, o.window, pools.window, random);
-        call.compressed_slots = random_slots(call.arena, rows, topk, 0, format::num_slots(pools.compressed), random);
-        if (o.lengths == "random") {
-          call.window_lens = random_lengths(call.arena, rows, o.window, random);
-          call.compressed_lens = random_lengths(call.arena, rows, topk, random);
-        }
-        const double window_keys = total_keys(call.window_lens, rows, o.window) / call.sets;  // of a call
-        const double compressed_keys = total_keys(call.compressed_lens, rows, topk) / call.sets;
+        call.params.batch_invariant = o.batch_invariant ? 1 : 0;
+        double key_bytes = static_cast<double>(tokens) * pools.key_bytes(o.window, static_cast<double>(topk));
+        call.sets = input_sets(o, key_bytes);
+        call.window_slots = window_slots_of(call.arena, call.sets * tokens, o.window, pools.window, random);
+        call.compressed_slots =
+            random_slots(call.arena, call.sets * tokens, topk, 0, format::num_slots(pools.compressed), random);
+        const double keys = fill_lengths(o, topk, call, random);
+        key_bytes *= pools.key_bytes(o.window, keys) / pools.key_bytes(o.window, static_cast<double>(topk));
         Row row = call.time(o);
-        row.cell = {{"op", "decode_attention"},     {"heads", heads},    {"tokens", tokens},
+        row.cell = {{"op", decode_name(o)},         {"heads", heads},    {"tokens", tokens},
                     {"window", o.window},           {"topk", topk},      {"window_format", o.window_format},
                     {"topk_format", o.topk_format}, {"output", o.output}};
-        if (o.batch_invariant) row.cell["batch_invariant"] = true;
-        if (o.lengths == "random") row.cell["keys_per_token"] = std::round((window_keys + compressed_keys) / count);
-        row.flops = attention_flops(heads, window_keys + compressed_keys);
-        row.bytes = pools.key_bytes(window_keys, compressed_keys) + count * static_cast<double>(heads * kDims * 3);
+        if (o.lengths != "none") row.cell["keys"] = static_cast<double>(o.window) + keys;
+        row.flops = attention_flops(tokens, heads, static_cast<double>(o.window) + keys);
+        row.bytes = key_bytes + static_cast<double>(tokens * heads * kDims * 3);
         emit(std::move(row));
       }
     }
@@ -261,7 +266,7 @@ void bench_gathered(const Options& o, const Emit& emit) {
                     {"output", o.output},
                     {"gather_us", gather_us[tokens]}};
         row.implementation = implementation(p, exec);
-        row.flops = attention_flops(heads, static_cast<double>(tokens * keys));
+        row.flops = attention_flops(tokens, heads, static_cast<double>(keys));
         row.bytes = row_bytes + static_cast<double>(tokens * heads * kDims * 3);  // each row once, q and output
         row.seconds = time_calls(o, sets, [&](int i) {
           p.kv = rows[static_cast<size_t>(i % row_sets)];
@@ -284,8 +289,7 @@ void bench_paged(const Options& o, const Emit& emit) {
       for (const int64_t tokens : o.tokens) {
         PagedCall call(o, pools, heads, tokens, topk);
         const int64_t compressed_rows = std::min(kRows, tokens * topk);
-        const double row_bytes =
-            pools.key_bytes(static_cast<double>(tokens + o.window), static_cast<double>(compressed_rows));
+        const double row_bytes = pools.key_bytes(tokens + o.window, static_cast<double>(compressed_rows));
         call.sets = input_sets(o, row_bytes);
         call.window_slots = call.arena.tensor(MEGAMLA_I32, {call.sets * tokens, o.window});
         call.compressed_slots = call.arena.tensor(MEGAMLA_I32, {call.sets * tokens, topk});
@@ -307,7 +311,7 @@ void bench_paged(const Options& o, const Emit& emit) {
                     {"output", o.output},
                     {"window_format", o.window_format},
                     {"topk_format", o.topk_format}};
-        row.flops = attention_flops(heads, static_cast<double>(tokens * (o.window + topk)));
+        row.flops = attention_flops(tokens, heads, static_cast<double>(o.window + topk));
         row.bytes = row_bytes + static_cast<double>(tokens * heads * kDims * 3);
         emit(std::move(row));
       }

@@ -35,7 +35,7 @@ struct Options {
   std::string window_format = "fp8_528";
   std::string topk_format = "nvfp4_288";
   std::string output = "fp8";
-  std::string lengths = "full";  // of each token's lists; random: from 1 to the whole
+  std::string lengths = "none";  // of decode_attention's lists: "none" given, "full", "random"
   bool batch_invariant = false;
   std::vector<std::string> cases{"wo_a", "wo_b", "wq_b"};
   std::vector<std::string> paths{"gathered"};

@@ -61,6 +61,9 @@ void Model::make_layers(const ModelOptions& options) {
       throw app::InputError(
           fmt::format("--layers: expected ids in [0, {}], got {}", config_.compress_ratios.size() - 1, id));
     }
+    if (!layers_.empty() && id <= layers_.back().id) {  // a source writes its rows before a consumer reads them
+      throw app::InputError(fmt::format("--layers: expected ascending ids, got {} behind {}", id, layers_.back().id));
+    }
     Layer layer{};
     layer.id = id;
     layer.config = layer_config(config_, id);

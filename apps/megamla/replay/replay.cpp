@@ -112,6 +112,8 @@ void replay_alone(Model& model, const std::vector<Request>& requests, const Sche
 }  // namespace
 
 ReplayResult run_replay(ReplayOptions options, const ShowProgress& progress) {
+  if (!(options.verify_rate >= 0 && options.verify_rate <= 1))
+    throw app::InputError(fmt::format("--verify: expected a share in [0, 1], got {}", options.verify_rate));
   const std::vector<Request> requests = read_requests(options);
   fit_limits(requests, options);
   options.model.batch_invariant = options.compare_alone;
@@ -135,7 +137,7 @@ ReplayResult run_replay(ReplayOptions options, const ShowProgress& progress) {
     model.run(batch);
     const double step_seconds = seconds_since(forward);
     const Clock::time_point verify = Clock::now();
-    for (const Model::Layer& layer : model.layers()) verifier.check(layer, step, batch, sampled);
+    verifier.keep(step, batch, sampled);
     if (options.compare_alone) note_rows(model, step, hashes[0]);
     result.verify_seconds += seconds_since(verify);
     ++result.steps;
@@ -151,6 +153,9 @@ ReplayResult run_replay(ReplayOptions options, const ShowProgress& progress) {
     progress(
         {"replay", result.requests - scheduler.remaining(), result.requests, done, all_tokens, seconds_since(begin)});
   }
+  const Clock::time_point verify = Clock::now();
+  verifier.finish();
+  result.verify_seconds += seconds_since(verify);
   result.wall_seconds = seconds_since(begin);
   result.last_rss_bytes = resident_bytes();
   scheduler.forget_prefixes();

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/tensor.hpp"
+#include "core/threads.hpp"
 #include "format/bf16.hpp"
 #include "format/chunked.hpp"
 
@@ -78,7 +79,10 @@ StepBatch StepBuffers::fill(const std::vector<Scheduled>& step, int64_t rows) {
     const Request& request = *scheduled.request;
     fill_tables(request, r);
     at<int32_t>(seq_lens_, r) = static_cast<int32_t>(request.computed + scheduled.query);
-    for (int64_t i = 0; i < scheduled.query; ++i, ++t) fill_token(request, request.computed + i, t);
+    parallel_ranges(scheduled.query, resolve_threads(0), [&](int64_t begin, int64_t end, int) {
+      for (int64_t i = begin; i < end; ++i) fill_token(request, request.computed + i, t + i);
+    });
+    t += scheduled.query;
     at<int32_t>(query_start_loc_, r + 1) = static_cast<int32_t>(t);
   }
   const int64_t tokens = t;

@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "arena.hpp"
+#include "format/page.hpp"
 #include "replay/model.hpp"
+#include "replay/sampled_rows.hpp"
 
 namespace megamla::replay {
 
@@ -27,25 +29,26 @@ class Verifier {
 
   // Rows of this step to check; drawn before its results are looked at.
   std::vector<int64_t> choose(const std::vector<Scheduled>& step);
-  // Checks `rows` of the layer's y after the model ran the step.
-  void check(const Model::Layer& layer, const std::vector<Scheduled>& step, const StepBatch& batch,
-             const std::vector<int64_t>& rows);
+  // Takes `rows` of the step that the model has just run, in every layer, and first checks those that wait if they
+  // would become too many.
+  void keep(const std::vector<Scheduled>& step, const StepBatch& batch, const std::vector<int64_t>& rows);
+  // Checks the rows that wait.
+  void finish();
 
   const WorstErrors& worst() const { return worst_; }
 
  private:
-  struct Rows;  // the chosen rows as a batch of single-token requests
-  Rows gather(const std::vector<Scheduled>& step, const StepBatch& batch, const std::vector<int64_t>& rows,
-              app::Arena& arena) const;
-  void fetch(const Model::Layer& layer, const megamla_step_metadata& m, const std::vector<int64_t>& rows);
+  void check(const Model::Layer& layer, const SampledRows& rows);
   void compare_y(const Model::Layer& layer, const float* ref, const uint16_t* got, int64_t position);
-  void compare_record(const Model::Layer& layer, const megamla_tensor& latent, int64_t index, int64_t position,
-                      int64_t slot);
+  void compare_record(const Model::Layer& layer, const megamla_tensor& latent, int64_t position,
+                      const format::SlotBytes<uint8_t>& stored);
   void fail(const Model::Layer& layer, int64_t position, const std::string& what);
 
   Model& model_;
   double rate_;
   std::mt19937_64 random_;
+  std::vector<SampledRows> waiting_;  // of each layer
+  uint64_t step_id_ = 0;
   WorstErrors worst_;
   app::Arena workspace_memory_;
   WorkspaceHandle workspace_;

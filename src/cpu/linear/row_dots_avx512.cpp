@@ -1,6 +1,7 @@
 #include "cpu/linear/row_dots_avx512.hpp"
 
 #include <algorithm>
+#include <iterator>
 
 #include "cpu/e4m3_avx512.hpp"
 
@@ -20,45 +21,47 @@ MEGAMLA_AVX512_VBMI inline __m512bh load(const format::Bf16* p) {
   return reinterpret_cast<__m512bh>(_mm512_loadu_si512(p));
 }
 
-// sum += scale * (w . x) over 32 columns. The scale multiplies the fp32 sum: exact, and NaN stays NaN.
-MEGAMLA_AVX512_VBMI inline __m512 add_group(__m512 sum, __m512i w, const format::Bf16* x, __m512 scale) {
-  const __m512 dot = _mm512_dpbf16_ps(_mm512_setzero_ps(), reinterpret_cast<__m512bh>(w), load(x));
-  return _mm512_fmadd_ps(dot, scale, sum);
-}
-
-// kRows x kTokens sums stay in registers over all columns.
+// The sums of kRows x kTokens stay in registers over all columns.
 template <int kRows, int kTokens>
 MEGAMLA_AVX512_VBMI void tile(const RowDots& d, int64_t row, int64_t token) {
   const E4m3Tables tables = load_e4m3_tables();
   const uint8_t* codes = d.codes + row * d.in;
-  const float* scales = d.scales + row * d.scale_stride;
+  const uint32_t* steps = d.steps + row * d.step_stride;
   const format::Bf16* x = d.x + token * d.ldx;
   __m512 sum[kRows * kTokens];
-#pragma GCC unroll 16
+#pragma GCC unroll 32
   for (int i = 0; i < kRows * kTokens; ++i) sum[i] = _mm512_setzero_ps();
   const int64_t groups = d.in / kGroup;
   const int64_t ahead = codes_ahead(d.in);
   for (int64_t k = 0; k < groups; k += 2) {
     const bool both = k + 1 < groups;
+    __m512bh w[2 * kRows];  // the rows' first groups, then their second ones
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) {
       _mm_prefetch(codes + r * d.in + k * kGroup + ahead, _MM_HINT_T0);
       __m512i first, second;
       widen_64(tables, load_codes(codes + r * d.in + k * kGroup, groups - k), &first, &second);
-      const __m512 scale = _mm512_set1_ps(scales[r * d.scale_stride + k]);
-#pragma GCC unroll 8
-      for (int t = 0; t < kTokens; ++t) {
-        sum[r * kTokens + t] = add_group(sum[r * kTokens + t], first, x + t * d.ldx + k * kGroup, scale);
-      }
-      if (!both) continue;
-      const __m512 next_scale = _mm512_set1_ps(scales[r * d.scale_stride + k + 1]);
-#pragma GCC unroll 8
-      for (int t = 0; t < kTokens; ++t) {
-        sum[r * kTokens + t] = add_group(sum[r * kTokens + t], second, x + t * d.ldx + (k + 1) * kGroup, next_scale);
-      }
+      const uint32_t* step = steps + r * d.step_stride + k;
+      w[r] = reinterpret_cast<__m512bh>(scaled(first, _mm512_set1_epi32(static_cast<int>(step[0]))));
+      w[kRows + r] =
+          reinterpret_cast<__m512bh>(scaled(second, _mm512_set1_epi32(static_cast<int>(step[both ? 1 : 0]))));
+    }
+#pragma GCC unroll 16
+    for (int t = 0; t < kTokens; ++t) {
+      const __m512bh value = load(x + t * d.ldx + k * kGroup);
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) sum[r * kTokens + t] = _mm512_dpbf16_ps(sum[r * kTokens + t], w[r], value);
+    }
+    if (!both) continue;
+#pragma GCC unroll 16
+    for (int t = 0; t < kTokens; ++t) {
+      const __m512bh value = load(x + t * d.ldx + (k + 1) * kGroup);
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r)
+        sum[r * kTokens + t] = _mm512_dpbf16_ps(sum[r * kTokens + t], w[kRows + r], value);
     }
   }
-#pragma GCC unroll 16
+#pragma GCC unroll 32
   for (int i = 0; i < kRows * kTokens; ++i) {
     d.y[(token + i % kTokens) * d.ldy + row + i / kTokens] = _mm512_reduce_add_ps(sum[i]);
   }
@@ -66,7 +69,7 @@ MEGAMLA_AVX512_VBMI void tile(const RowDots& d, int64_t row, int64_t token) {
 
 template <int kTokens>
 void tile_rows(const RowDots& d, int64_t token) {
-  constexpr int kRows = kTokens <= 4 ? 4 : 2;  // at most 16 sums: the tables and operands take the other registers
+  constexpr int kRows = kTokens <= 4 ? 4 : 2;  // at most 18 sums: the tables and operands take the other registers
   int64_t row = 0;
   for (; row + kRows <= d.rows; row += kRows) tile<kRows, kTokens>(d, row, token);
   for (; row < d.rows; ++row) tile<1, kTokens>(d, row, token);
@@ -74,26 +77,27 @@ void tile_rows(const RowDots& d, int64_t token) {
 
 }  // namespace
 
+MEGAMLA_AVX512_VBMI bool scale_steps(const uint8_t* scales, int64_t count, uint32_t* steps) {
+  uint8_t smallest = 127;
+  uint8_t largest = 127;
+  for (int64_t i = 0; i < count; ++i) {
+    smallest = std::min(smallest, scales[i]);
+    largest = std::max(largest, scales[i]);
+    steps[i] = static_cast<uint16_t>(exponent_step(scales[i])) * 0x10001U;
+  }
+  return shifts_exponents(smallest) && shifts_exponents(largest);
+}
+
 void row_dots_avx512(const RowDots& d) {
-  int64_t token = 0;
-  for (; token + 8 <= d.tokens; token += 8) tile_rows<8>(d, token);
-  switch (d.tokens - token) {
-    case 1:
-      return tile_rows<1>(d, token);
-    case 2:
-      return tile_rows<2>(d, token);
-    case 3:
-      return tile_rows<3>(d, token);
-    case 4:
-      return tile_rows<4>(d, token);
-    case 5:
-      return tile_rows<5>(d, token);
-    case 6:
-      return tile_rows<6>(d, token);
-    case 7:
-      return tile_rows<7>(d, token);
-    default:
-      return;
+  using TileRows = void (*)(const RowDots&, int64_t);
+  constexpr TileRows kTileRows[] = {tile_rows<1>, tile_rows<2>, tile_rows<3>, tile_rows<4>, tile_rows<5>,
+                                    tile_rows<6>, tile_rows<7>, tile_rows<8>, tile_rows<9>};
+  constexpr int64_t kMost = std::size(kTileRows);
+  for (int64_t token = 0; token < d.tokens;) {
+    const int64_t left = d.tokens - token;
+    const int64_t count = left <= kMost ? left : std::min(kMost, (left + 1) / 2);
+    kTileRows[count - 1](d, token);
+    token += count;
   }
 }
 
@@ -102,6 +106,7 @@ void row_dots_avx512(const RowDots& d) {
 #else
 
 namespace megamla::cpu::linear {
+bool scale_steps(const uint8_t*, int64_t, uint32_t*) { return false; }
 void row_dots_avx512(const RowDots&) {}
 }  // namespace megamla::cpu::linear
 

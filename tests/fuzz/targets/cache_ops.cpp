@@ -138,13 +138,14 @@ void kv_compress(Choices& c) {
 void page_layout_scores(Choices& c) {
   Views v(c);
   megamla_kv_cache cache = v.cache(any_format(c), c.coin() ? Use::kInput : Use::kOutput);
+  const int64_t last = format::num_slots(cache) - 1;
   if (c.rarely()) cache.num_pages = c.number();
   if (c.rarely()) cache.page_size = c.number();
   if (c.rarely()) cache.page_stride = c.number();
   if (c.rarely()) cache.format = static_cast<int32_t>(c.number());
   cache.layout = static_cast<int32_t>(c.number());  // does not matter
   int64_t count = c.in(0, 9);
-  const megamla_tensor slots = v.integers(MEGAMLA_I64, {count}, 0, 0, format::num_slots(cache) - 1);
+  const megamla_tensor slots = v.integers(MEGAMLA_I64, {count}, 0, 0, std::max<int64_t>(last, 0));
   if (c.rarely()) count = -1;
   if (!is_backed(cache)) return;
   double planar = -7;
