@@ -13,6 +13,7 @@ constexpr int kThreads = 128;
 constexpr int kLanes = 32;
 constexpr int kWarps = kThreads / kLanes;
 constexpr unsigned kFullWarp = 0xffffffffU;
+constexpr int kUnroll = 4;  // columns of a thread that are on their way at once
 
 // Row i of a matrix; a matrix without columns may have no memory at all, and is not read.
 template <class T>
@@ -42,6 +43,24 @@ Table page_table(const megamla_tensor& block_table, int64_t page_size, int64_t n
 
 plan::RaggedBatch ragged_batch(const megamla_tensor& query_start_loc, const megamla_tensor& seq_lens) {
   return {data<const int32_t>(query_start_loc), data<const int32_t>(seq_lens), seq_lens.shape[0]};
+}
+
+// Steps of this many requests at most are searched in shared memory: a search is a chain of reads, each of which takes
+// a tenth of the time there.
+constexpr int kNearRequests = 1024;
+
+// The batch, by all threads of the block; its lists lie in shared memory where they fit.
+__device__ plan::RaggedBatch near_batch(plan::RaggedBatch batch) {
+  __shared__ int32_t query_start_loc[kNearRequests + 1];
+  __shared__ int32_t seq_lens[kNearRequests];
+  if (batch.num_requests > kNearRequests) return batch;
+  const auto requests = static_cast<int>(batch.num_requests);
+  for (int i = static_cast<int>(threadIdx.x); i <= requests; i += kThreads) {
+    query_start_loc[i] = __ldg(batch.query_start_loc + i);
+    if (i < requests) seq_lens[i] = __ldg(batch.seq_lens + i);
+  }
+  __syncthreads();
+  return {query_start_loc, seq_lens, batch.num_requests};
 }
 
 int64_t grid(int64_t blocks, int device) { return std::min<int64_t>(blocks, 64 * multiprocessors(device)); }
@@ -78,11 +97,19 @@ __global__ void __launch_bounds__(kThreads) topk_to_slots_rows(const TopkToSlots
     const int32_t* topk = a.topk.row(token);
     int32_t* slots = a.slots.row(token);
     int count = 0;
-#pragma unroll 4
-    for (int64_t i = threadIdx.x; i < a.topk.columns; i += kThreads) {
-      const int32_t slot = valid ? plan::slot_id_of(table, __ldg(topk + i)) : -1;
-      slots[i] = slot;
-      count += slot >= 0 ? 1 : 0;
+    for (int64_t first = threadIdx.x; first < a.topk.columns; first += kUnroll * kThreads) {
+      int32_t local[kUnroll];  // read before anything depends on the request
+#pragma unroll
+      for (int i = 0; i < kUnroll; ++i) {
+        local[i] = first + i * kThreads < a.topk.columns ? __ldg(topk + first + i * kThreads) : -1;
+      }
+#pragma unroll
+      for (int i = 0; i < kUnroll; ++i) {
+        if (first + i * kThreads >= a.topk.columns) break;
+        const int32_t slot = valid ? plan::slot_id_of(table, local[i]) : -1;
+        slots[first + i * kThreads] = slot;
+        count += slot >= 0 ? 1 : 0;
+      }
     }
     count = block_sum(count);
     if (threadIdx.x == 0) a.lens[token] = count;
@@ -100,9 +127,10 @@ struct CombineTopkSwa {
 };
 
 __global__ void __launch_bounds__(kThreads) combine_topk_swa_rows(const CombineTopkSwa a) {
+  const plan::RaggedBatch batch = near_batch(a.batch);
   for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
-    const plan::CombinedRow combined = plan::combined_row(a.batch, a.gather_lens, a.batch.query_start(0) + row,
-                                                          a.window, a.compress_ratio, a.topk.columns, a.layout);
+    const plan::CombinedRow combined = plan::combined_row(batch, a.gather_lens, batch.query_start(0) + row, a.window,
+                                                          a.compress_ratio, a.topk.columns, a.layout);
     const int32_t* topk = a.topk.row(row);
     int32_t* indices = a.indices.row(row);
 #pragma unroll 4
@@ -132,14 +160,15 @@ struct SwaMetadata {
 };
 
 // A decode token's list, by all lanes; its length.
-__device__ int list_window(const SwaMetadata& a, int64_t token, int64_t request, bool valid) {
+__device__ int list_window(const SwaMetadata& a, const plan::RaggedBatch& batch, int64_t token, int64_t request,
+                           bool valid) {
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   int32_t* slots = a.indices.row(token);
   plan::PositionRange window{0, 0};
   plan::PageTable table;
   if (valid && request >= 0 && request < a.num_decodes) {
     const int64_t replay_start = a.replay_start == nullptr ? 0 : __ldg(a.replay_start + request);
-    window = plan::decode_window(a.batch, request, token, a.rule, replay_start);
+    window = plan::decode_window(batch, request, token, a.rule, replay_start);
     table = a.table.of(request);
   }
   const int64_t length = min(window.length, a.indices.columns);
@@ -150,13 +179,13 @@ __device__ int list_window(const SwaMetadata& a, int64_t token, int64_t request,
   return static_cast<int>(length);
 }
 
-__device__ void describe_token(const SwaMetadata& a, int64_t token) {
+__device__ void describe_token(const SwaMetadata& a, const plan::RaggedBatch& batch, int64_t token) {
   const bool first_lane = threadIdx.x % kLanes == 0;
-  const int64_t request = a.batch.request_of(token);
+  const bool valid = token < a.tokens && __ldg(reinterpret_cast<const long long*>(a.slot_mapping) + token) >= 0;
+  const int64_t request = batch.request_of(token);
   if (token < a.listed_tokens && first_lane) a.token_to_req[token] = static_cast<int32_t>(request);
   if (token >= a.tokens) return;
-  const bool valid = a.slot_mapping[token] >= 0;
-  const int length = token < a.decode_tokens ? list_window(a, token, request, valid) : 0;
+  const int length = token < a.decode_tokens ? list_window(a, batch, token, request, valid) : 0;
   if (first_lane) {
     a.is_valid_token[token] = valid ? 1 : 0;
     a.lens[token] = length;
@@ -168,14 +197,14 @@ __global__ void __launch_bounds__(kThreads) swa_metadata_items(const SwaMetadata
   const int64_t tokens = max(a.tokens, a.listed_tokens);
   const int64_t token_blocks = (tokens + kWarps - 1) / kWarps;
   const int64_t prefill_blocks = (a.prefills + kThreads - 1) / kThreads;
+  const plan::RaggedBatch batch = near_batch(a.batch);
   for (int64_t block = blockIdx.x; block < token_blocks + prefill_blocks; block += gridDim.x) {
     if (block < token_blocks) {
       const int64_t token = block * kWarps + threadIdx.x / kLanes;
-      if (token < tokens) describe_token(a, token);
+      if (token < tokens) describe_token(a, batch, token);
     } else {
       const int64_t i = (block - token_blocks) * kThreads + threadIdx.x;
-      if (i < a.prefills)
-        a.prefill_gather_lens[i] = plan::prefill_gather_len(a.batch, a.num_decodes + i, a.rule.window);
+      if (i < a.prefills) a.prefill_gather_lens[i] = plan::prefill_gather_len(batch, a.num_decodes + i, a.rule.window);
     }
   }
 }

@@ -23,15 +23,25 @@ struct PageRow {
   int64_t row;
 };
 
+// local / page_size and what is left, local >= 0. Nearly always both are 32-bit numbers, which a GPU divides much
+// faster.
+MEGAMLA_HD constexpr PageRow divide_by_page(int64_t local, int64_t page_size) {
+  if (((local | page_size) >> 32) != 0) return {local / page_size, local % page_size};
+  const auto row = static_cast<uint32_t>(local);
+  const auto size = static_cast<uint32_t>(page_size);
+  const uint32_t page = row / size;
+  return {page, row - page * size};
+}
+
 // Where the request's row `local` is.
 MEGAMLA_HD constexpr PageRow page_row_of(const PageTable& table, int64_t local) {
   constexpr PageRow kNone{-1, 0};
   if (local < 0) return kNone;
-  const int64_t column = local / table.page_size;
-  if (column >= table.columns) return kNone;
-  const int64_t page = table.entries[column];
+  const PageRow column = divide_by_page(local, table.page_size);
+  if (column.page >= table.columns) return kNone;
+  const int64_t page = table.entries[column.page];
   if (page < 0 || page >= table.num_pages) return kNone;
-  return {page, local % table.page_size};
+  return {page, column.row};
 }
 
 // The same as a slot, or -1.
