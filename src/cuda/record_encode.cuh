@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "cuda/bf16x2.cuh"
+#include "cuda/record_decode.cuh"
 #include "format/kv_record.hpp"
 
 namespace megamla::cuda {
@@ -132,36 +132,50 @@ __device__ constexpr float e2m1_midpoint(int t) {
   return kMidpoints[t];
 }
 
-// bf16 values: t * d has at most 7 significant bits, so it is a bf16 too. Two codes at a time: the masks of the seven
-// comparisons are a thermometer, whose count in binary is m4, m2^m4^m6, m1^..^m7.
+// The scale of a group: format::detail::nvfp4_scale, of which no value is NaN or saturates.
+__device__ inline uint8_t nvfp4_scale_code(float largest) {
+  constexpr float kSixth = 1.0F / 6.0F;
+  const float wanted = fminf(fmaxf(largest * kSixth, 0x1p-9F), format::kE4m3Max);
+  return static_cast<uint8_t>(to_e4m3x4(wanted, 0, 0, 0));
+}
+
+// Bits of a where `mask` has ones, of b elsewhere.
+__device__ inline uint32_t select_bits(uint32_t mask, uint32_t a, uint32_t b) { return (mask & a) | (~mask & b); }
+
+// bf16 values: t * d has at most 7 significant bits, so it is a bf16 too. A search over the midpoints, two codes at a
+// time; NaN passes every midpoint.
 __device__ inline E2m1Part encode_e2m1(const BitsPart& part) {
-  const uint8_t scale = format::detail::nvfp4_scale(amax(part));
-  const uint32_t divisor = bf16x2_both(__float_as_uint(format::e4m3_to_float(scale)) >> 16);
+  const uint8_t scale = nvfp4_scale_code(amax(part));
+  const uint32_t divisor = e4m3x2_to_bf16x2(scale * 0x0101U, 0);
   uint32_t midpoint[7];
 #pragma unroll
   for (int t = 0; t < 7; ++t)
     midpoint[t] = bf16x2_multiply(divisor, bf16x2_both(__float_as_uint(e2m1_midpoint(t)) >> 16));
-  uint32_t words[2] = {0, 0};
+  uint32_t words[2];
 #pragma unroll
-  for (int i = 0; i < kPartDims / 2; ++i) {
-    const uint32_t x = part.pairs[i] & 0x7fff7fffU;
-    const uint32_t m1 = bf16x2_above(x, midpoint[0]);
-    const uint32_t m2 = bf16x2_at_least(x, midpoint[1]);
-    const uint32_t m3 = bf16x2_above(x, midpoint[2]);
-    const uint32_t m4 = bf16x2_at_least(x, midpoint[3]);
-    const uint32_t m5 = bf16x2_above(x, midpoint[4]);
-    const uint32_t m6 = bf16x2_at_least(x, midpoint[5]);
-    const uint32_t m7 = bf16x2_above(x, midpoint[6]);
-    const uint32_t codes = (((m1 ^ m2 ^ m3) ^ (m4 ^ m5 ^ m6) ^ m7) & 0x00010001U) | ((m2 ^ m4 ^ m6) & 0x00020002U) |
-                           (m4 & 0x00040004U) | ((part.pairs[i] >> 12) & 0x00080008U);
-    words[i / 4] |= ((codes | (codes >> 12)) & 0xffU) << (8 * (i % 4));
+  for (int w = 0; w < 2; ++w) {
+    uint32_t codes[4];  // of elements 2i and 2i+1, in the low nibble of each half
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t pair = part.pairs[4 * w + i];
+      const uint32_t x = pair & 0x7fff7fffU;
+      const uint32_t four = bf16x2_at_least(x, midpoint[3]);
+      const uint32_t two = bf16x2_at_least(x, select_bits(four, midpoint[5], midpoint[1]));
+      const uint32_t last =
+          select_bits(four, select_bits(two, midpoint[6], midpoint[4]), select_bits(two, midpoint[2], midpoint[0]));
+      const uint32_t one = bf16x2_above(x, last);
+      codes[i] = (four & 0x00040004U) | (two & 0x00020002U) | (one & 0x00010001U) | ((pair >> 12) & 0x00080008U);
+    }
+    const uint32_t first = codes[0] | (codes[1] << 8);
+    const uint32_t second = codes[2] | (codes[3] << 8);
+    words[w] = __byte_perm(first, second, 0x5410) | (__byte_perm(first, second, 0x7632) << 4);
   }
   return {{words[0], words[1]}, scale};
 }
 
 // fp32 values: a search over the midpoints.
 __device__ inline E2m1Part encode_e2m1(const FloatPart& part) {
-  const uint8_t scale = format::detail::nvfp4_scale(amax(part));
+  const uint8_t scale = nvfp4_scale_code(amax(part));
   const float divisor = format::e4m3_to_float(scale);
   float midpoint[7];
 #pragma unroll
