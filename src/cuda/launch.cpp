@@ -62,6 +62,17 @@ Status check_device(const char* op, int32_t device) {
 
 int multiprocessors(int32_t device) { return devices().list[static_cast<size_t>(device)].multiprocessors; }
 
+LaunchConfig::LaunchConfig(const LaunchShape& shape, cudaStream_t stream) {
+  config_.gridDim = dim3(static_cast<unsigned>(shape.blocks < kMaxBlocks ? shape.blocks : kMaxBlocks));
+  config_.blockDim = dim3(static_cast<unsigned>(shape.threads));
+  config_.dynamicSmemBytes = shape.shared_bytes;
+  config_.stream = stream;
+  cluster_.id = cudaLaunchAttributeClusterDimension;
+  cluster_.val.clusterDim = {static_cast<unsigned>(shape.cluster), 1, 1};
+  config_.attrs = &cluster_;
+  config_.numAttrs = shape.cluster > 1 ? 1 : 0;
+}
+
 DeviceGuard::DeviceGuard(const char* op, int32_t device) {
   if (device < 0) return;
   int current = 0;

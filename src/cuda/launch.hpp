@@ -44,23 +44,34 @@ struct LaunchShape {
 // Grids beyond this are walked with a stride; it keeps the block index within an int.
 constexpr int64_t kMaxBlocks = int64_t{1} << 30;
 
+// A LaunchShape as the runtime takes it.
+class LaunchConfig {
+ public:
+  LaunchConfig(const LaunchShape& shape, cudaStream_t stream);
+  LaunchConfig(const LaunchConfig&) = delete;  // config_ points to cluster_
+  LaunchConfig& operator=(const LaunchConfig&) = delete;
+  const cudaLaunchConfig_t* get() const { return &config_; }
+
+ private:
+  cudaLaunchConfig_t config_{};
+  cudaLaunchAttribute cluster_{};
+};
+
 // Puts a kernel on a stream. No blocks: nothing to do.
 template <class... Params, class... Args>
 Status launch(const char* op, const LaunchShape& shape, cudaStream_t stream, void (*kernel)(Params...),
               Args&&... args) {
   if (shape.blocks <= 0) return {};
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(shape.blocks < kMaxBlocks ? shape.blocks : kMaxBlocks));
-  config.blockDim = dim3(static_cast<unsigned>(shape.threads));
-  config.dynamicSmemBytes = shape.shared_bytes;
-  config.stream = stream;
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {static_cast<unsigned>(shape.cluster), 1, 1};
-  config.attrs = &cluster;
-  config.numAttrs = shape.cluster > 1 ? 1 : 0;
-  const cudaError_t error = cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...);
+  const LaunchConfig config(shape, stream);
+  const cudaError_t error = cudaLaunchKernelEx(config.get(), kernel, std::forward<Args>(args)...);
   return error == cudaSuccess ? Status() : failed(op, "launch", error);
+}
+
+// How many clusters of a kernel the current device holds at once.
+template <class... Params>
+cudaError_t most_clusters(const LaunchShape& shape, void (*kernel)(Params...), int* count) {
+  const LaunchConfig config(shape, nullptr);
+  return cudaOccupancyMaxActiveClusters(count, kernel, config.get());
 }
 
 }  // namespace megamla::cuda

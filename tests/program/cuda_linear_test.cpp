@@ -120,6 +120,58 @@ TEST_F(CudaLinear, LargeAndSmallScales) {
   }
 }
 
+// So many tokens and rows that codes are multiplied as they are: scales that rows share and scales of their own, tiles
+// that end early.
+TEST_F(CudaLinear, ManyTokensInFp8) {
+  check({1000, 1, 1024, 2304, MEGAMLA_LINEAR_IN_FP8_PAIR, MEGAMLA_LINEAR_WEIGHT_BLOCK_32, MEGAMLA_LINEAR_OUT_MXFP8});
+  check({1000, 1, 1024, 2300, MEGAMLA_LINEAR_IN_MXFP8, MEGAMLA_LINEAR_WEIGHT_ROW_32, MEGAMLA_LINEAR_OUT_F32, 3});
+  check({1020, 2, 1024, 1152, MEGAMLA_LINEAR_IN_FP8_PAIR, MEGAMLA_LINEAR_WEIGHT_ROW_32, MEGAMLA_LINEAR_OUT_MXFP8, 0,
+         200, true});
+}
+
+// Sums of real values round: their order shows.
+TEST_F(CudaLinear, BatchInvariant) {
+  const auto first_token = [](int64_t tokens, megamla_linear_input input) {
+    Problem problem;
+    std::mt19937_64 random(3);
+    std::normal_distribution<float> normal;
+    const auto real = [&] { return format::float_to_e4m3(50 * normal(random)); };
+    const auto scale = [&] { return static_cast<uint8_t>(120 + random() % 4); };
+    api::BlockScaledLinear p;
+    p.batch_invariant = 1;
+    p.weight_kind = MEGAMLA_LINEAR_WEIGHT_ROW_32;
+    p.weight = problem.tensor(MEGAMLA_F8_E4M3, {1, 256, 2048});
+    fill<uint8_t>(p.weight, real);
+    p.weight_scale = problem.tensor(MEGAMLA_F8_E8M0, {1, 256, 64});
+    fill<uint8_t>(p.weight_scale, scale);
+    const auto again = [&](uint64_t seed) {  // the first token's values must not depend on the others'
+      random.seed(seed);
+      normal.reset();
+    };
+    again(4);
+    p.input = input;
+    p.x = problem.tensor(input == MEGAMLA_LINEAR_IN_BF16 ? MEGAMLA_BF16 : MEGAMLA_F8_E4M3, {tokens, 2048});
+    if (input == MEGAMLA_LINEAR_IN_BF16) {
+      fill<uint16_t>(p.x, [&] { return format::to_bf16(normal(random)).bits; });
+    } else {
+      fill<uint8_t>(p.x, real);
+      again(5);
+      p.x_scale = problem.tensor(MEGAMLA_F8_E8M0, {format::f8_128x4_size(tokens, 64)});
+      fill<uint8_t>(p.x_scale, scale);
+    }
+    p.output = MEGAMLA_LINEAR_OUT_F32;
+    p.y = problem.tensor(MEGAMLA_F32, {tokens, 256});
+    problem.run(p);
+    return std::vector<float>(data<float>(p.y), data<float>(p.y) + 256);
+  };
+  for (const auto input : {MEGAMLA_LINEAR_IN_BF16, MEGAMLA_LINEAR_IN_MXFP8}) {
+    const std::vector<float> alone = first_token(1, input);
+    for (const int64_t tokens : {9, 32, 60, 128, 300}) {
+      EXPECT_EQ(first_token(tokens, input), alone) << tokens << " tokens, input " << input;
+    }
+  }
+}
+
 // A NaN spoils its own rows and tokens; e4m3 has one NaN, so that bytes can be compared.
 TEST_F(CudaLinear, NanStaysInItsRow) {
   for (const int64_t tokens : {2, 12, 40, 130}) {

@@ -145,6 +145,16 @@ void bulk(Warp& w, const Instruction& in) {
   });
 }
 
+// cp.async.bulk.prefetch.L2 moves nothing that a program could see, but what it names must exist.
+void bulk_prefetch(Warp& w, const Instruction& in) {
+  each_lane(w.exec, [&](int i) {
+    const uint64_t from = lane_address(w, in, i);
+    const uint64_t bytes = row<uint32_t>(w, in.b)[i];
+    if ((from | bytes) % 16 != 0) w.fail("cp.async.bulk.prefetch: address and size are multiples of 16", i);
+    if (bytes > 0) global_at(w, from, bytes, i);
+  });
+}
+
 void address_pair(Binder& b, const Operand& to, const Operand& from) {
   b.address(from);
   const Slot source = b.in.a;
@@ -163,7 +173,14 @@ bool bind_bulk(Binder& b) {
     b.in.run = &wait_all;
     return true;
   }
-  if (b.has("tensor") || b.has("multicast::cluster") || b.has("prefetch") || b.operands() < 3) return false;
+  if (b.has("prefetch")) {
+    if (b.has("tensor") || b.operands() < 2) return false;
+    b.in.b = b.read(b.operand(1), false);
+    b.address(b.operand(0));
+    b.in.run = &bulk_prefetch;
+    return true;
+  }
+  if (b.has("tensor") || b.has("multicast::cluster") || b.operands() < 3) return false;
   const bool out = b.has("bulk_group");
   const bool in = b.has("global") && !out;
   address_pair(b, b.operand(0), b.operand(1));

@@ -1,7 +1,17 @@
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <tuple>
+#include <utility>
+#include <vector>
+
 #include "core/tensor.hpp"
 #include "cuda/block_scaled_linear/block_scaled_linear.hpp"
-#include "cuda/block_scaled_linear/linear_tile.cuh"
+#include "cuda/block_scaled_linear/e4m3_kernel.cuh"
+#include "cuda/block_scaled_linear/linear_kernel.cuh"
+#include "cuda/block_scaled_linear/tile_plan.hpp"
 #include "cuda/launch.hpp"
+#include "plan/linear_shape.hpp"
 
 namespace megamla::cuda {
 namespace {
@@ -10,8 +20,6 @@ using Params = megamla_block_scaled_linear_params;
 using namespace linear;
 
 constexpr const char* kOp = "block_scaled_linear";
-constexpr int kMostTokenTiles = 16;
-constexpr int kMostTokenTilesBf16 = 8;  // BF16 weights take twice the registers on their way
 
 bool is_aligned(const megamla_tensor& t, int64_t element, int64_t bytes) {
   const auto at = [&](int64_t offset) { return offset % bytes == 0; };
@@ -30,7 +38,7 @@ LinearArgs args_of(const Params& p, const plan::LinearShape& s) {
   a.x = p.x.data;
   a.x_token = p.x.stride[0];
   a.x_group = plan::group_stride(p.x);
-  a.x_aligned = p.input == MEGAMLA_LINEAR_IN_BF16 ? is_aligned(p.x, 2, 16) : is_aligned(p.x, 1, 8);
+  a.x_aligned = is_aligned(p.x, p.input == MEGAMLA_LINEAR_IN_BF16 ? 2 : 1, 16);
   a.x_scale = p.x_scale.data;
   a.x_scale_packed = p.input == MEGAMLA_LINEAR_IN_FP8_PAIR;
   a.x_scale_token = p.x_scale.stride[0];
@@ -38,6 +46,7 @@ LinearArgs args_of(const Params& p, const plan::LinearShape& s) {
   a.x_scale_word = p.x_scale.stride[2];
   a.weight = p.weight.data;
   a.weight_scale = data<const uint8_t>(p.weight_scale);
+  a.weight_scale_aligned = reinterpret_cast<uintptr_t>(p.weight_scale.data) % 4 == 0 && s.in % 128 == 0;
   a.rows_per_scale_log2 = p.weight_kind == MEGAMLA_LINEAR_WEIGHT_BLOCK_32 ? 5 : 0;
   a.y = p.y.data;
   a.y_token = p.y.stride[0];
@@ -49,51 +58,132 @@ LinearArgs args_of(const Params& p, const plan::LinearShape& s) {
   return a;
 }
 
-template <class Run, bool kFp8X, int kTokenTiles>
-Status run_tiles(LinearArgs a, const Params& p, const megamla_exec& exec) {
-  using Shape = TileShape<kTokenTiles, Run::kBytes>;
-  a.row_tiles = ceil_div(a.out, kTileRows);
-  a.token_tiles = ceil_div(a.tokens, Shape::kTokens);
-  // Batch-invariant: the order of a row's sum must not follow from the number of tokens.
-  const int64_t tiles = a.row_tiles * a.groups * (p.batch_invariant != 0 ? 1 : a.token_tiles);
-  a.splits = splits_for(tiles, a.in, multiprocessors(p.x.cuda_device));
-  auto* kernel = linear_tile<Run, kFp8X, kTokenTiles>;
-  MEGAMLA_CUDA_CALL(
-      kOp, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int{Shape::kSharedBytes}));
-  LaunchShape shape{a.row_tiles * a.groups * a.token_tiles * a.splits, Shape::kThreads, Shape::kSharedBytes};
-  shape.cluster = a.splits;
-  return launch(kOp, shape, exec.stream, kernel, a);
+void set_tiles(LinearArgs& a, int rows, int tokens) {
+  a.group_row_tiles = static_cast<uint32_t>(ceil_div(a.out, rows));
+  a.row_tiles = a.group_row_tiles * static_cast<uint32_t>(a.groups);
+  a.token_tiles = static_cast<uint32_t>(ceil_div(a.tokens, tokens));
+  a.splits = 1;
 }
 
-template <class Run, bool kFp8X>
-Status run_format(const LinearArgs& a, int tiles, const Params& p, const megamla_exec& exec) {
-  switch (tiles) {
-    case 1:
-      return run_tiles<Run, kFp8X, 1>(a, p, exec);
-    case 2:
-      return run_tiles<Run, kFp8X, 2>(a, p, exec);
-    case 4:
-      return run_tiles<Run, kFp8X, 4>(a, p, exec);
-    case 8:
-      return run_tiles<Run, kFp8X, 8>(a, p, exec);
-    default:
-      if constexpr (std::is_same_v<Run, Fp8Run>) return run_tiles<Run, kFp8X, 16>(a, p, exec);
-      return run_tiles<Run, kFp8X, 8>(a, p, exec);
+using Kernel = void (*)(LinearArgs);
+struct Variant {
+  Kernel kernel = nullptr;
+  size_t shared_bytes = 0;
+  Tile tile{};  // on this device
+};
+
+template <class Shape, bool kFp8X>
+Variant variant() {
+  return {linear_kernel<Shape, kFp8X>, Shape::kSharedBytes, {Shape::kRows, Shape::kTokens, Shape::kBlocksPerSm, {}}};
+}
+
+// Fewest tokens first.
+template <bool kFp8X>
+std::vector<Variant> variants(int weight_bytes) {
+  if (weight_bytes == 2)
+    return {variant<TileShape<8, 1, 2>, kFp8X>(), variant<TileShape<32, 1, 2>, kFp8X>(),
+            variant<TileShape<128, 1, 2>, kFp8X>()};
+  return {variant<TileShape<8, 1, 1>, kFp8X>(),   variant<TileShape<16, 1, 1>, kFp8X>(),
+          variant<TileShape<32, 1, 1>, kFp8X>(),  variant<TileShape<64, 1, 1>, kFp8X>(),
+          variant<TileShape<128, 1, 1>, kFp8X>(), variant<TileShape<128, 2, 1>, kFp8X>()};
+}
+
+LaunchShape shape_of(const Variant& v, int64_t clusters, int splits) {
+  LaunchShape shape{clusters * splits, kThreads, v.shared_bytes};
+  shape.cluster = splits;
+  return shape;
+}
+
+// Lets a kernel have its shared memory, and asks how many clusters of it the device holds.
+cudaError_t prepare(Variant& v, int multiprocessors) {
+  cudaError_t error =
+      cudaFuncSetAttribute(v.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(v.shared_bytes));
+  v.tile.clusters[1] = multiprocessors * v.tile.blocks_per_sm;
+  for (int splits = 2; splits <= kMaxSplits && error == cudaSuccess; ++splits) {
+    error = most_clusters(shape_of(v, 1, splits), v.kernel, &v.tile.clusters[static_cast<size_t>(splits)]);
   }
+  return error;
+}
+
+// Asked once for each device: the answers do not change, and each call would wait for them.
+Status prepared_variants(int32_t device, bool fp8_x, int weight_bytes, const std::vector<Variant>** found) {
+  static std::mutex mutex;
+  static std::map<std::tuple<int32_t, bool, int>, std::vector<Variant>> known;
+  const std::lock_guard lock(mutex);
+  const auto key = std::tuple(device, fp8_x, weight_bytes);
+  if (known.find(key) == known.end()) {
+    std::vector<Variant> list = fp8_x ? variants<true>(weight_bytes) : variants<false>(weight_bytes);
+    for (Variant& v : list) MEGAMLA_CUDA_CALL(kOp, prepare(v, multiprocessors(device)));
+    known[key] = std::move(list);
+  }
+  *found = &known[key];
+  return {};
+}
+
+// What the kernel that multiplies codes asks for beyond FP8 on both sides: whole words of scales, copies of 16 bytes.
+// Its sums depend on no other token, but differ from those of the other kernel.
+bool multiplies_codes(const Params& p, const LinearArgs& a) {
+  const auto word_aligned = [](const megamla_tensor& t) { return reinterpret_cast<uintptr_t>(t.data) % 4 == 0; };
+  return p.input != MEGAMLA_LINEAR_IN_BF16 && p.weight_kind != MEGAMLA_LINEAR_WEIGHT_BF16 && p.batch_invariant == 0 &&
+         a.in % E4m3Shape::kColumns == 0 && a.x_aligned && a.weight_scale_aligned && word_aligned(p.x_scale);
+}
+
+Status launch_codes(LinearArgs a, int multiprocessors, cudaStream_t stream) {
+  set_tiles(a, E4m3Shape::kRows, E4m3Shape::kTokens);
+  MEGAMLA_CUDA_CALL(kOp, cudaFuncSetAttribute(e4m3_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                              int{E4m3Shape::kSharedBytes}));
+  const int64_t blocks = std::min<int64_t>(int64_t{a.row_tiles} * a.token_tiles, multiprocessors);
+  return launch(kOp, {blocks, kThreads, E4m3Shape::kSharedBytes}, stream, e4m3_kernel, a);
+}
+
+struct Choice {
+  const Variant* variant;
+  int splits;
+};
+
+// The smallest tile that holds all tokens, else the largest; of several with as many tokens the one that is faster.
+Choice choose(const std::vector<Variant>& list, const TileWork& work, bool batch_invariant) {
+  // Batch-invariant: the order of a row's sum, which the splits decide, must not follow from the number of tokens.
+  TileWork one_token = work;
+  one_token.tokens = 1;
+  const int fixed = batch_invariant ? best_splits(one_token, list.front().tile) : 0;
+  Choice best{};
+  for (const Variant& v : list) {
+    const bool last = &v == &list.back();
+    if (v.tile.tokens < work.tokens && v.tile.tokens < list.back().tile.tokens) continue;
+    if (best.variant != nullptr && v.tile.tokens > best.variant->tile.tokens) break;
+    const int splits = batch_invariant ? fixed : best_splits(work, v.tile);
+    if (v.tile.clusters[static_cast<size_t>(splits)] == 0 && !(last && best.variant == nullptr)) continue;
+    if (best.variant == nullptr ||
+        estimated_clocks(work, v.tile, splits) < estimated_clocks(work, best.variant->tile, best.splits)) {
+      best = {&v, splits};
+    }
+  }
+  return best;
 }
 
 }  // namespace
 
 Status block_scaled_linear(const Params& p, const megamla_exec& exec) {
   const plan::LinearShape s = plan::linear_shape(p);
-  const LinearArgs a = args_of(p, s);
+  if (s.tokens == 0) return {};
+  LinearArgs a = args_of(p, s);
   const bool fp8_x = p.input != MEGAMLA_LINEAR_IN_BF16;
-  if (p.weight_kind == MEGAMLA_LINEAR_WEIGHT_BF16) {
-    const int tiles = token_tiles(s.tokens, kMostTokenTilesBf16);
-    return fp8_x ? run_format<Bf16Run, true>(a, tiles, p, exec) : run_format<Bf16Run, false>(a, tiles, p, exec);
+  const int weight_bytes = p.weight_kind == MEGAMLA_LINEAR_WEIGHT_BF16 ? 2 : 1;
+  const std::vector<Variant>* list = nullptr;
+  MEGAMLA_RETURN_IF_ERROR(prepared_variants(p.x.cuda_device, fp8_x, weight_bytes, &list));
+  const TileWork work{s.tokens, s.groups, s.in, s.out, weight_bytes, fp8_x ? 1 : 2};
+  const Choice choice = choose(*list, work, p.batch_invariant != 0);
+  if (multiplies_codes(p, a) && e4m3_clocks(work, multiprocessors(p.x.cuda_device)) <
+                                    estimated_clocks(work, choice.variant->tile, choice.splits)) {
+    return launch_codes(a, multiprocessors(p.x.cuda_device), exec.stream);
   }
-  const int tiles = token_tiles(s.tokens, kMostTokenTiles);
-  return fp8_x ? run_format<Fp8Run, true>(a, tiles, p, exec) : run_format<Fp8Run, false>(a, tiles, p, exec);
+  set_tiles(a, choice.variant->tile.rows, choice.variant->tile.tokens);
+  a.splits = static_cast<uint32_t>(choice.splits);
+  // Blocks that share no tile walk over many; clusters take one each.
+  int64_t clusters = int64_t{a.row_tiles} * a.token_tiles;
+  if (choice.splits == 1) clusters = std::min<int64_t>(clusters, choice.variant->tile.clusters[1]);
+  return launch(kOp, shape_of(*choice.variant, clusters, choice.splits), exec.stream, choice.variant->kernel, a);
 }
 
 }  // namespace megamla::cuda

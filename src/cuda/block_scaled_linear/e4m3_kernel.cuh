@@ -13,6 +13,7 @@
 #include "cuda/block_scaled_linear/store_tile.cuh"
 #include "cuda/ptx/matrix_load.cuh"
 #include "cuda/ptx/wgmma.cuh"
+#include "cuda/ptx/wgmma_e4m3.cuh"
 
 namespace megamla::cuda::linear {
 
@@ -105,9 +106,8 @@ __device__ inline void produce_codes(const LinearArgs& a, const Shared<E4m3Shape
     scales.store(shared.scales(stage));
     ptx::mbarrier_arrive(shared.full(stage));
   };
-  const int64_t tiles = a.row_tiles * a.token_tiles;
-  for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-    const TilePlace p = tile_place<Shape>(a, tile, 0);
+  for (TileWalk walk(a); walk.more(); walk.advance()) {
+    const TilePlace p = tile_place<Shape>(a, walk);
     const WeightRows rows = weight_rows<Shape>(a, p);
     weights.begin(rows.first, rows.pitch, rows.count, p.end);
     x.begin(static_cast<const uint8_t*>(a.x) + p.first_token * a.x_token + p.group * a.x_group, a.x_token,
@@ -270,9 +270,8 @@ __global__ void __launch_bounds__(kThreads, 1) e4m3_kernel(const __grid_constant
   }
   ptx::take_registers<E4m3Shape::kMultiplierRegisters>();
   CodeMultiplier multiplier(shared, thread);
-  const int64_t tiles = a.row_tiles * a.token_tiles;
-  for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-    const TilePlace p = tile_place<E4m3Shape>(a, tile, 0);
+  for (TileWalk walk(a); walk.more(); walk.advance()) {
+    const TilePlace p = tile_place<E4m3Shape>(a, walk);
     multiplier.run(p.end);
     multiplier.store(a, p);
     if (p.first_token + E4m3Shape::kTokens >= a.tokens) {

@@ -9,19 +9,21 @@ namespace megamla::cuda::linear {
 
 struct LinearArgs {
   int64_t tokens, groups, in, out;
-  int64_t row_tiles, token_tiles;  // of blocks
-  int splits;
+  uint32_t row_tiles, token_tiles;  // row tiles of all groups; supports() limits their product
+  uint32_t group_row_tiles;         // of one
+  uint32_t splits;                  // blocks that share a tile's columns: a cluster
 
   const void* x;
   int64_t x_token, x_group;  // strides
-  bool x_aligned;            // every run of 8 values begins at a multiple of 16 bytes (FP8: 8)
+  bool x_aligned;            // every unit of x (inputs.cuh) begins at a multiple of 16 bytes
   const void* x_scale;       // I32 words of the output pair, or F8_128x4 bytes
   bool x_scale_packed;       // the former
   int64_t x_scale_token, x_scale_group, x_scale_word;
 
   const void* weight;
   const uint8_t* weight_scale;
-  int rows_per_scale_log2;  // 0 or 5
+  bool weight_scale_aligned;  // four scales of a row that begin at a multiple of four are one word
+  int rows_per_scale_log2;    // 0 or 5
 
   void* y;
   int64_t y_token, y_group;

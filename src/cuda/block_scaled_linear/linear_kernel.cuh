@@ -12,14 +12,6 @@
 
 namespace megamla::cuda::linear {
 
-// The tiles of this block, and its rank among the blocks of a tile.
-struct TileWalk {
-  int64_t tile, step;
-  int rank;
-  __device__ explicit TileWalk(const LinearArgs& a)
-      : tile(blockIdx.x / a.splits), step(gridDim.x / a.splits), rank(static_cast<int>(blockIdx.x % a.splits)) {}
-};
-
 // Few tokens wait for memory alone. What the first stages do not hold of a tile's rows is then called to L2, each row
 // at once: memory reads long runs faster than the 128 bytes of a stage.
 template <class Shape>
@@ -47,10 +39,8 @@ __device__ inline void produce(const LinearArgs& a, const Shared<Shape>& shared,
     ptx::fence_async_proxy();
     ptx::mbarrier_arrive(shared.full(stage));
   };
-  const int64_t tiles = a.row_tiles * a.token_tiles;
-  TileWalk walk(a);
-  for (; walk.tile < tiles; walk.tile += walk.step) {
-    const TilePlace p = tile_place<Shape>(a, walk.tile, walk.rank);
+  for (TileWalk walk(a); walk.more(); walk.advance()) {
+    const TilePlace p = tile_place<Shape>(a, walk);
     const WeightRows rows = weight_rows<Shape>(a, p);
     weights.begin(rows.first, rows.pitch, rows.count, p.end * Shape::kWeightBytes);
     scales.begin(a, p);
@@ -169,10 +159,8 @@ __device__ inline void meet_multipliers() { ptx::named_barrier<1, kMultiplierThr
 template <class Shape>
 __device__ inline void multiply_and_store(const LinearArgs& a, const Shared<Shape>& shared, int thread) {
   Multiplier<Shape> multiplier(shared, thread);
-  const int64_t tiles = a.row_tiles * a.token_tiles;
-  TileWalk walk(a);
-  for (; walk.tile < tiles; walk.tile += walk.step) {
-    const TilePlace p = tile_place<Shape>(a, walk.tile, walk.rank);
+  for (TileWalk walk(a); walk.more(); walk.advance()) {
+    const TilePlace p = tile_place<Shape>(a, walk);
     multiplier.run(p);
     meet_multipliers();  // all are done with the stages, and with the last tile's sums
     if (a.splits > 1) {
@@ -205,8 +193,8 @@ __global__ void __launch_bounds__(kThreads, Shape::kBlocksPerSm) linear_kernel(c
   } else {
     ptx::give_registers<Shape::kProducerRegisters>();
     produce<Shape, kFp8X>(a, shared, thread - kMultiplierThreads);
-    if (a.splits > 1) {
-      ptx::cluster_barrier();
+    if (a.splits > 1) {  // both meetings of the multipliers, who alone have something to show
+      ptx::cluster_leave();
       ptx::cluster_leave();
     }
   }

@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "cuda/block_scaled_linear/linear_args.hpp"
-#include "cuda/block_scaled_linear/mma.cuh"
-#include "cuda/block_scaled_linear/tile_shape.hpp"
+#include "cuda/block_scaled_linear/tile_order.cuh"
+#include "cuda/ptx/sync.cuh"
 #include "cuda/record_encode.cuh"
 #include "format/chunked.hpp"
 #include "format/output_cast.hpp"
@@ -14,8 +14,8 @@ namespace megamla::cuda::linear {
 
 // A warp stores 128 rows of a token, four a lane; eight lanes hold an MXFP8 group.
 constexpr int kLaneRows = 4;
+constexpr int kRunRows = 32 * kLaneRows;
 constexpr int kGroupLanes = format::kCastGroup / kLaneRows;
-static_assert(32 * kLaneRows == kTileRows);
 
 template <class T>
 __device__ inline void store_rows(T* to, const float (&v)[kLaneRows], int64_t rows, bool aligned) {
@@ -43,7 +43,8 @@ __device__ inline void store_rows(T* to, const float (&v)[kLaneRows], int64_t ro
   }
 }
 
-// All lanes of the warp call; `token` beyond the last gets the scale bytes of padding.
+// All lanes of the warp call, each with four rows of one token; `token` beyond the last gets the scale bytes of
+// padding.
 __device__ inline void store_mxfp8(const LinearArgs& a, float (&v)[kLaneRows], int64_t token, int64_t column,
                                    bool row_there) {
   float largest = 0;
@@ -88,41 +89,64 @@ __device__ inline void store_lane(const LinearArgs& a, float (&v)[kLaneRows], in
   }
 }
 
-// `sums` [token][row] of this block; every block of the cluster has its own in the same place. The blocks take the
-// tokens in turn.
-template <class Shape>
-__device__ inline void store_tile(const LinearArgs& a, const float* sums, int rank, int64_t first_token, int64_t group,
-                                  int64_t first_row) {
-  constexpr int kTogether = Shape::kTokens >= 32 ? 4 : 1;  // tokens of a warp whose loads are on their way at once
-  const int lane_row = static_cast<int>(threadIdx.x) % 32 * kLaneRows;
-  const int64_t tokens = a.tokens - first_token < Shape::kTokens ? a.tokens - first_token : Shape::kTokens;
-  const int warp = rank * Shape::kWarps + static_cast<int>(threadIdx.x) / 32;
-  const int warps = a.splits * Shape::kWarps;
-  for (int64_t token = warp; token < tokens; token += kTogether * warps) {
-    float v[kTogether][kLaneRows] = {};
-    for (int from = 0; from < a.splits; ++from) {
+// Four rows of a token, added over the blocks of the cluster in their order.
+__device__ inline void add_parts(const float* mine, uint32_t splits, float (&v)[kLaneRows]) {
+  float4 parts[kMaxSplits];
+  const uint32_t here = ptx::shared_address(mine);
 #pragma unroll
-      for (int i = 0; i < kTogether; ++i) {
-        const int64_t t = token + i * warps;
-        if (t >= tokens) continue;
-        const float* mine = sums + t * Shape::kSumPitch + lane_row;
-        const float4 part = a.splits == 1 ? *reinterpret_cast<const float4*>(mine) : load_of_block(mine, from);
-        v[i][0] += part.x;
-        v[i][1] += part.y;
-        v[i][2] += part.z;
-        v[i][3] += part.w;
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kTogether; ++i) {
-      const int64_t t = token + i * warps;
-      if (t < tokens) store_lane(a, v[i], first_token + t, group, first_row + lane_row);
-    }
+  for (uint32_t i = 0; i < kMaxSplits; ++i) {
+    if (i < splits) parts[i] = ptx::load_cluster_4(ptx::cluster_address(here, i));
   }
-  if (a.output != MEGAMLA_LINEAR_OUT_MXFP8 || first_token + tokens < a.tokens) return;
-  for (int64_t token = a.tokens + warp; token < format::round_up(a.tokens, 128); token += warps) {
+#pragma unroll
+  for (uint32_t i = 0; i < kMaxSplits; ++i) {
+    if (i >= splits) break;
+    v[0] += parts[i].x;
+    v[1] += parts[i].y;
+    v[2] += parts[i].z;
+    v[3] += parts[i].w;
+  }
+}
+
+// Scale bytes of the tokens that MXFP8 is padded by are 0.
+template <class Shape>
+__device__ inline void store_padding(const LinearArgs& a, const TilePlace& p, int warp, int warps) {
+  if (a.output != MEGAMLA_LINEAR_OUT_MXFP8) return;
+  constexpr int kRuns = Shape::kRows / kRunRows;
+  const auto padding = static_cast<int>(format::round_up(a.tokens, 128) - a.tokens);
+  for (int item = warp; item < padding * kRuns; item += warps) {
     float zeros[kLaneRows] = {};
-    store_lane(a, zeros, token, group, first_row + lane_row);
+    const int row = item % kRuns * kRunRows + static_cast<int>(threadIdx.x) % 32 * kLaneRows;
+    store_lane(a, zeros, a.tokens + item / kRuns, p.group, p.first_row + row);
+  }
+}
+
+// `sums` [token][row] of this block, of tokens first .. first + count of the tile; every block of the cluster has its
+// own in the same place. Warps of all blocks take the runs of 128 rows in turn.
+template <class Shape>
+__device__ inline void store_tokens(const LinearArgs& a, const TilePlace& p, const float* sums, uint32_t rank,
+                                    int first, int count, int thread) {
+  constexpr int kRuns = Shape::kRows / kRunRows;
+  const int64_t tokens = min(a.tokens - p.first_token - first, int64_t{count});
+  const int warp = static_cast<int>(rank) * kMultiplierWarps + thread / 32;
+  const int warps = static_cast<int>(a.splits) * kMultiplierWarps;
+  const int lane_row = thread % 32 * kLaneRows;
+  for (int item = warp; item < tokens * kRuns; item += warps) {
+    const int row = item % kRuns * kRunRows + lane_row;
+    const float* mine = sums + item / kRuns * Shape::kSumPitch + row;
+    float v[kLaneRows] = {};
+    if (a.splits > 1) {
+      add_parts(mine, a.splits, v);
+    } else {
+      const float4 part = *reinterpret_cast<const float4*>(mine);
+      v[0] = part.x;
+      v[1] = part.y;
+      v[2] = part.z;
+      v[3] = part.w;
+    }
+    store_lane(a, v, p.first_token + first + item / kRuns, p.group, p.first_row + row);
+  }
+  if (tokens > 0 && p.first_token + first + tokens == a.tokens) {
+    store_padding<Shape>(a, p, warp, warps);
   }
 }
 

@@ -24,23 +24,42 @@ __device__ inline WeightRows weight_rows(const LinearArgs& a, const TilePlace& p
   return {static_cast<const uint8_t*>(a.weight) + (p.group * a.out + p.first_row) * pitch, pitch, a.out - p.first_row};
 }
 
+// The tiles of this block, and its rank among the blocks of a tile. Clusters take one tile each.
+struct TileWalk {
+  uint32_t tile, rank, tiles;
+  __device__ explicit TileWalk(const LinearArgs& a)
+      : tile(a.splits == 1 ? blockIdx.x : blockIdx.x / a.splits),
+        rank(blockIdx.x - tile * a.splits),
+        tiles(a.row_tiles * a.token_tiles) {}
+  __device__ bool more() const { return tile < tiles; }
+  __device__ void advance() { tile += gridDim.x; }
+};
+
 // Tiles that run at the same time share their rows and their tokens through L2: bands of up to 8 token tiles, in a band
-// the token tiles of a row tile one after the other.
+// the token tiles of a row tile one after the other. Few tokens wait for this arithmetic: no division without need.
 template <class Shape>
-__device__ inline TilePlace tile_place(const LinearArgs& a, int64_t tile, int rank) {
-  constexpr int64_t kBand = 8;
-  const int64_t first_of_band = tile / (kBand * a.row_tiles) * kBand;
-  const int64_t in_band = tile - first_of_band * a.row_tiles;
-  const int64_t band = min(kBand, a.token_tiles - first_of_band);
-  const int64_t row_tile = in_band / band;
+__device__ inline TilePlace tile_place(const LinearArgs& a, const TileWalk& walk) {
+  constexpr uint32_t kBand = 8;
+  uint32_t row_tile = walk.tile;
+  uint32_t token_tile = 0;
+  if (a.token_tiles > 1) {
+    const uint32_t first_of_band = walk.tile / (kBand * a.row_tiles) * kBand;
+    const uint32_t in_band = walk.tile - first_of_band * a.row_tiles;
+    const uint32_t band = min(kBand, a.token_tiles - first_of_band);
+    row_tile = in_band / band;
+    token_tile = first_of_band + in_band % band;
+  }
+  const uint32_t group = a.groups == 1 ? 0 : row_tile / a.group_row_tiles;
   TilePlace p{};
-  p.first_token = (first_of_band + in_band % band) * Shape::kTokens;
-  p.group = row_tile / a.group_row_tiles;
-  p.first_row = row_tile % a.group_row_tiles * Shape::kRows;
-  const auto in = static_cast<int>(a.in);
-  const int pieces = (in + kSplitColumns - 1) / kSplitColumns;
-  p.begin = pieces * rank / a.splits * kSplitColumns;
-  p.end = min(pieces * (rank + 1) / a.splits * kSplitColumns, in);
+  p.first_token = int64_t{token_tile} * Shape::kTokens;
+  p.group = group;
+  p.first_row = int64_t{row_tile - group * a.group_row_tiles} * Shape::kRows;
+  p.end = static_cast<int>(a.in);
+  if (a.splits > 1) {
+    const uint32_t pieces = (static_cast<uint32_t>(a.in) + kSplitColumns - 1) / kSplitColumns;
+    p.begin = static_cast<int>(pieces * walk.rank / a.splits * kSplitColumns);
+    p.end = min(static_cast<int>(pieces * (walk.rank + 1) / a.splits * kSplitColumns), p.end);
+  }
   return p;
 }
 

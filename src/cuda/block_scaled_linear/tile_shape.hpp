@@ -1,56 +1,59 @@
-// The shape of a block's work, and how the columns of a call are split over blocks: pure functions of shapes.
+// The shape of a block's work: tile, stages, shared memory.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
-
-#include "plan/linear_shape.hpp"
 
 namespace megamla::cuda::linear {
 
-constexpr int kTileRows = 128;     // weight rows of a block
-constexpr int kChunkColumns = 64;  // columns that a warp multiplies with one 16-byte run of codes per lane and row
-constexpr int kManyTokens = 64;    // from here on no tile of tokens is smaller
-constexpr int kMaxSplits = 8;      // blocks of a cluster that any GPU takes
+// Warp roles: threads 0-255 are two warpgroups that multiply, 256-383 bring weights and x.
+constexpr int kMultiplierThreads = 256;
+constexpr int kProducerThreads = 128;
+constexpr int kThreads = kMultiplierThreads + kProducerThreads;
+constexpr int kMultiplierWarps = kMultiplierThreads / 32;
 
-// kTokenTiles of 8 tokens, kWeightBytes a weight.
-template <int kTokenTiles, int kWeightBytes>
+constexpr int kSplitColumns = 128;   // a tile's columns are split at multiples of these
+constexpr int kBatchColumns = 32;    // of a scale; multiplied in two steps of 16
+constexpr int kSwizzleColumns = 64;  // bf16 values in the 128 bytes that the swizzle turns
+constexpr int kMaxSplits = 8;        // blocks of a cluster that any GPU takes
+
+// kTokens: 8, 16, 32, 64 or 128. kRowTiles: times 64 rows, of each of the two warpgroups.
+template <int kTokens_, int kRowTiles_, int kWeightBytes_>
 struct TileShape {
-  static constexpr int kTokens = 8 * kTokenTiles;
-  // Many tokens: 32 rows a warp, so that a token's values are read from shared memory half as often.
-  static constexpr int kRowTiles = kTokenTiles >= 8 ? 2 : 1;  // of 16 rows, a warp
-  static constexpr int kRuns = 2 * kRowTiles;                 // weight rows of a lane
-  static constexpr int kWarps = kTileRows / (16 * kRowTiles);
-  static constexpr int kThreads = 32 * kWarps;
-  // Chunks between two barriers; as many are on their way from memory, in registers.
-  static constexpr int kChunks = (kTokenTiles <= 2 ? 4 : kTokenTiles <= 8 ? 2 : 1) / kWeightBytes;
-  static_assert(kChunks > 0);
-  static constexpr int kColumns = kChunks * kChunkColumns;
-  static constexpr int kUnits = kChunks * kTokenTiles * 64;  // runs of 8 values of x
-  static constexpr int kThreadUnits = (kUnits + kThreads - 1) / kThreads;
-  // Parts of them that are in registers one after the other.
-  static constexpr int kXParts = kThreadUnits <= 4 ? 1 : kChunks == 1 ? 2 : 4;
-  // Sums are kept as [token][row]; four floats more a token keep a warp's stores apart.
-  static constexpr int kSumPitch = kTileRows + 4;
-  static constexpr int kXBytes = 2 * kUnits * 16;
-  static constexpr int kSumBytes = kTokens * kSumPitch * 4;
-  static constexpr int kSharedBytes = kXBytes > kSumBytes ? kXBytes : kSumBytes;
+  static constexpr int kTokens = kTokens_;
+  static constexpr int kRowTiles = kRowTiles_;
+  static constexpr int kWeightBytes = kWeightBytes_;
+  static constexpr int kRows = 2 * 64 * kRowTiles;
+
+  // Columns of a stage: 128 bytes of a weight row, or 64 where the tile is so large that stages would be few.
+  static constexpr int kColumns = kRowTiles == 1 && kWeightBytes == 1 ? 128 : 64;
+  static constexpr int kRowBytes = kColumns * kWeightBytes;
+  static constexpr int kSwizzleBlocks = kColumns / kSwizzleColumns;
+
+  static constexpr int kXBytes = kTokens * kColumns * 2;
+  static constexpr int kWeightsBytes = kRows * kRowBytes;
+  static constexpr int kScalesBytes = kWeightBytes == 1 ? kRows * 4 : 0;
+  static constexpr int kStageBytes = kXBytes + kWeightsBytes + (kScalesBytes + 1023) / 1024 * 1024;
+
+  // Few tokens: two blocks an SM, so that one's barriers and epilogue lie under the other's loads.
+  static constexpr int kBlocksPerSm = kTokens <= 32 && kRowTiles == 1 ? 2 : 1;
+  static constexpr int kMultiplierRegisters = kBlocksPerSm == 2 ? 88 : kRowTiles == 1 ? 168 : 208;
+  static constexpr int kProducerRegisters = kBlocksPerSm == 2 ? 64 : kRowTiles == 1 ? 152 : 88;
+
+  // Sums on their way out: [token][row], four floats more a token keep a warp's stores apart.
+  static constexpr int kSumPitch = kRows + 4;
+  static constexpr int kRoundTokens = kBlocksPerSm == 2 ? (kTokens < 16 ? kTokens : 16) : 32;
+  static constexpr int kRoundBytes = kRoundTokens * kSumPitch * 4;
+
+  // 228 KB an SM, of which each block takes 1 KB for itself; 1 KB for the alignment of the stages.
+  static constexpr int kBudget = (kBlocksPerSm == 2 ? 113 : 227) * 1024 - 1024;
+  static constexpr int kBarrierBytes = 256;
+  static constexpr int kFit = (kBudget - kRoundBytes - kBarrierBytes) / kStageBytes;
+  static constexpr int kStages = kFit < 6 ? kFit : 6;
+  static_assert(kStages >= 3);
+  static constexpr int kProducerArrivals = 2;
+  // A cluster's sums lie where the stages were.
+  static_assert(kTokens * kSumPitch * 4 <= kStages * kStageBytes);
+  static constexpr int kSharedBytes = kStages * kStageBytes + kRoundBytes + kBarrierBytes + 1024;
 };
-
-// Tiles of 8 tokens of a block: few, so that few tokens multiply little padding.
-inline int token_tiles(int64_t tokens, int most) {
-  int tiles = 1;
-  while (tiles < most && 8 * tiles < tokens) tiles *= 2;
-  return tiles;
-}
-
-inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-// Blocks that share the columns of one tile: enough to fill two blocks an SM, none with fewer than 4 chunks.
-inline int splits_for(int64_t tiles, int64_t columns, int multiprocessors) {
-  const int64_t wanted = 2 * int64_t{multiprocessors} / std::max<int64_t>(tiles, 1);
-  const int64_t most = std::min<int64_t>(kMaxSplits, ceil_div(columns, kChunkColumns) / 4);
-  return static_cast<int>(std::clamp<int64_t>(wanted, 1, std::max<int64_t>(most, 1)));
-}
 
 }  // namespace megamla::cuda::linear

@@ -156,6 +156,15 @@ __device__ __forceinline__ void load_u16(uint32_t& v, const void* p) {
 __device__ __forceinline__ void copy_16_async(uint32_t to, const void* from, bool yes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(yes ? 16 : 0) : "memory");
 }
+// Likewise, of a row that is read on: the 256 bytes around are called to L2.
+__device__ __forceinline__ void copy_16_async_streaming(uint32_t to, const void* from, bool yes) {
+  asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(yes ? 16 : 0)
+               : "memory");
+}
+// Calls `bytes` bytes, a multiple of 16, to L2.
+__device__ __forceinline__ void call_to_l2(const void* from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
 __device__ __forceinline__ void copy_4_async(uint32_t to, const void* from, bool yes) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(yes ? 4 : 0) : "memory");
 }
