@@ -5,6 +5,7 @@
 #include "core/tensor.hpp"
 #include "cuda/kv_insert.hpp"
 #include "cuda/launch.hpp"
+#include "cuda/ptx/grid.cuh"
 #include "cuda/record_encode.cuh"
 #include "cuda/vector_access.cuh"
 #include "format/page.hpp"
@@ -126,6 +127,7 @@ __device__ Target of_lane(const Target& target, int lane) {
 
 template <class Record, int kRows>
 __global__ void __launch_bounds__(kWarps* kLanes) insert_rows(const InsertArgs a) {
+  ptx::follow_previous();
   static_assert(kRows * kRopeParts <= kLanes);
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const int64_t warps = int64_t{gridDim.x} * kWarps;
@@ -156,8 +158,8 @@ __global__ void __launch_bounds__(kWarps* kLanes) insert_rows(const InsertArgs a
 template <class Record, int kRows>
 Status launch_rows(const InsertArgs& a, int device, cudaStream_t stream) {
   const int64_t blocks = (a.rows + kWarps * kRows - 1) / (kWarps * kRows);
-  return launch("kv_insert", {std::min<int64_t>(blocks, 64 * multiprocessors(device)), kWarps * kLanes}, stream,
-                insert_rows<Record, kRows>, a);
+  return launch("kv_insert", overlapping({std::min<int64_t>(blocks, 64 * multiprocessors(device)), kWarps * kLanes}),
+                stream, insert_rows<Record, kRows>, a);
 }
 
 }  // namespace

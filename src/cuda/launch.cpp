@@ -1,5 +1,7 @@
 #include "cuda/launch.hpp"
 
+#include <cstdlib>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -37,6 +39,15 @@ const Devices& devices() {
   return found;
 }
 
+// MEGAMLA_OVERLAP=0 in the environment: each kernel begins when the one before it has ended.
+bool may_overlap() {
+  static const bool allowed = [] {
+    const char* chosen = std::getenv("MEGAMLA_OVERLAP");
+    return chosen == nullptr || std::strcmp(chosen, "0") != 0;
+  }();
+  return allowed;
+}
+
 }  // namespace
 
 Status failed(const char* op, const char* call, cudaError_t error) {
@@ -67,10 +78,17 @@ LaunchConfig::LaunchConfig(const LaunchShape& shape, cudaStream_t stream) {
   config_.blockDim = dim3(static_cast<unsigned>(shape.threads));
   config_.dynamicSmemBytes = shape.shared_bytes;
   config_.stream = stream;
-  cluster_.id = cudaLaunchAttributeClusterDimension;
-  cluster_.val.clusterDim = {static_cast<unsigned>(shape.cluster), 1, 1};
-  config_.attrs = &cluster_;
-  config_.numAttrs = shape.cluster > 1 ? 1 : 0;
+  config_.attrs = attributes_;
+  if (shape.cluster > 1) {
+    cudaLaunchAttribute& cluster = attributes_[config_.numAttrs++];
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {static_cast<unsigned>(shape.cluster), 1, 1};
+  }
+  if (shape.overlaps && may_overlap()) {
+    cudaLaunchAttribute& overlap = attributes_[config_.numAttrs++];
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+  }
 }
 
 DeviceGuard::DeviceGuard(const char* op, int32_t device) {

@@ -39,7 +39,14 @@ struct LaunchShape {
   int threads;
   size_t shared_bytes = 0;  // dynamic shared memory
   int cluster = 1;          // blocks of a thread block cluster, which divide `blocks`
+  bool overlaps = false;    // see overlapping()
 };
+
+// For kernels that call ptx::follow_previous: they may begin before the stream's last kernel has ended.
+inline LaunchShape overlapping(LaunchShape shape) {
+  shape.overlaps = true;
+  return shape;
+}
 
 // Grids beyond this are walked with a stride; it keeps the block index within an int.
 constexpr int64_t kMaxBlocks = int64_t{1} << 30;
@@ -48,13 +55,13 @@ constexpr int64_t kMaxBlocks = int64_t{1} << 30;
 class LaunchConfig {
  public:
   LaunchConfig(const LaunchShape& shape, cudaStream_t stream);
-  LaunchConfig(const LaunchConfig&) = delete;  // config_ points to cluster_
+  LaunchConfig(const LaunchConfig&) = delete;  // config_ points to attributes_
   LaunchConfig& operator=(const LaunchConfig&) = delete;
   const cudaLaunchConfig_t* get() const { return &config_; }
 
  private:
   cudaLaunchConfig_t config_{};
-  cudaLaunchAttribute cluster_{};
+  cudaLaunchAttribute attributes_[2] = {};
 };
 
 // Puts a kernel on a stream. No blocks: nothing to do.

@@ -89,7 +89,7 @@ std::vector<Variant> variants(int weight_bytes) {
 }
 
 LaunchShape shape_of(const Variant& v, int64_t clusters, int splits) {
-  LaunchShape shape{clusters * splits, kThreads, v.shared_bytes};
+  LaunchShape shape = overlapping({clusters * splits, kThreads, v.shared_bytes});
   shape.cluster = splits;
   return shape;
 }
@@ -133,7 +133,7 @@ Status launch_codes(LinearArgs a, int multiprocessors, cudaStream_t stream) {
   MEGAMLA_CUDA_CALL(kOp, cudaFuncSetAttribute(e4m3_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                               int{E4m3Shape::kSharedBytes}));
   const int64_t blocks = std::min<int64_t>(int64_t{a.row_tiles} * a.token_tiles, multiprocessors);
-  return launch(kOp, {blocks, kThreads, E4m3Shape::kSharedBytes}, stream, e4m3_kernel, a);
+  return launch(kOp, overlapping({blocks, kThreads, E4m3Shape::kSharedBytes}), stream, e4m3_kernel, a);
 }
 
 struct Choice {
