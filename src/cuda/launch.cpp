@@ -39,16 +39,17 @@ const Devices& devices() {
   return found;
 }
 
-// MEGAMLA_OVERLAP=0 in the environment: each kernel begins when the one before it has ended.
 bool may_overlap() {
-  static const bool allowed = [] {
-    const char* chosen = std::getenv("MEGAMLA_OVERLAP");
-    return chosen == nullptr || std::strcmp(chosen, "0") != 0;
-  }();
+  static const bool allowed = !switched_off("MEGAMLA_OVERLAP");
   return allowed;
 }
 
 }  // namespace
+
+bool switched_off(const char* name) {
+  const char* chosen = std::getenv(name);
+  return chosen != nullptr && std::strcmp(chosen, "0") == 0;
+}
 
 Status failed(const char* op, const char* call, cudaError_t error) {
   (void)cudaGetLastError();

@@ -17,6 +17,9 @@ Status failed(const char* op, const char* call, cudaError_t error);
 // OK, or UNSUPPORTED with what is missing: a driver, that device, compute capability 9.0.
 Status check_device(const char* op, int32_t device);
 
+// Whether the environment says NAME=0. Switches for measurements (README.md lists them); read once each.
+bool switched_off(const char* name);
+
 // Of a device that check_device accepted.
 int multiprocessors(int32_t device);
 
