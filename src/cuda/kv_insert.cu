@@ -16,6 +16,7 @@ namespace megamla::cuda {
 namespace {
 
 constexpr int kWarps = 8;  // of a block
+constexpr int kBlocksPerSm = 3;
 constexpr int kLanes = 32;
 constexpr int kPartBytes = 2 * kPartDims;
 
@@ -127,10 +128,10 @@ __device__ Target of_lane(const Target& target, int lane) {
 }
 
 template <class Record, int kRows>
-__global__ void __launch_bounds__(kWarps* kLanes) insert_rows(const InsertArgs a) {
+__global__ void __launch_bounds__(kWarps* kLanes, kBlocksPerSm) insert_rows(const InsertArgs a) {
   ptx::follow_previous();
   static_assert(kRows * kRopeParts <= kLanes);
-  constexpr int kAhead = kRows < 4 ? kRows : 4;  // rows of a warp that are on their way
+  constexpr int kAhead = kRows < 2 ? kRows : 2;  // rows of a warp that are on their way
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const int64_t warps = int64_t{gridDim.x} * kWarps;
   for (int64_t w = int64_t{blockIdx.x} * kWarps + threadIdx.x / kLanes; w * kRows < a.rows; w += warps) {
