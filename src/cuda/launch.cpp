@@ -39,11 +39,6 @@ const Devices& devices() {
   return found;
 }
 
-bool may_overlap() {
-  static const bool allowed = !switched_off("MEGAMLA_OVERLAP");
-  return allowed;
-}
-
 }  // namespace
 
 bool switched_off(const char* name) {
@@ -74,6 +69,14 @@ Status check_device(const char* op, int32_t device) {
 
 int multiprocessors(int32_t device) { return devices().list[static_cast<size_t>(device)].multiprocessors; }
 
+cudaLaunchAttribute overlap_attribute() {
+  static const bool off = switched_off("MEGAMLA_OVERLAP");
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = off ? 0 : 1;
+  return overlap;
+}
+
 LaunchConfig::LaunchConfig(const LaunchShape& shape, cudaStream_t stream) {
   config_.gridDim = dim3(static_cast<unsigned>(shape.blocks < kMaxBlocks ? shape.blocks : kMaxBlocks));
   config_.blockDim = dim3(static_cast<unsigned>(shape.threads));
@@ -85,11 +88,7 @@ LaunchConfig::LaunchConfig(const LaunchShape& shape, cudaStream_t stream) {
     cluster.id = cudaLaunchAttributeClusterDimension;
     cluster.val.clusterDim = {static_cast<unsigned>(shape.cluster), 1, 1};
   }
-  if (shape.overlaps && may_overlap()) {
-    cudaLaunchAttribute& overlap = attributes_[config_.numAttrs++];
-    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    overlap.val.programmaticStreamSerializationAllowed = 1;
-  }
+  if (shape.overlaps) attributes_[config_.numAttrs++] = overlap_attribute();
 }
 
 DeviceGuard::DeviceGuard(const char* op, int32_t device) {

@@ -51,6 +51,9 @@ inline LaunchShape overlapping(LaunchShape shape) {
   return shape;
 }
 
+// What such a launch says, for configurations that are no LaunchConfig.
+cudaLaunchAttribute overlap_attribute();
+
 // Grids beyond this are walked with a stride; it keeps the block index within an int.
 constexpr int64_t kMaxBlocks = int64_t{1} << 30;
 
