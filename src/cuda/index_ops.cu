@@ -4,6 +4,7 @@
 #include "core/tensor.hpp"
 #include "cuda/index_ops.hpp"
 #include "cuda/launch.hpp"
+#include "cuda/ptx/grid.cuh"
 #include "plan/index_elements.hpp"
 
 namespace megamla::cuda {
@@ -63,7 +64,9 @@ __device__ plan::RaggedBatch near_batch(plan::RaggedBatch batch) {
   return {query_start_loc, seq_lens, batch.num_requests};
 }
 
-int64_t grid(int64_t blocks, int device) { return std::min<int64_t>(blocks, 64 * multiprocessors(device)); }
+LaunchShape shape_of(int64_t blocks, int device) {
+  return overlapping({std::min<int64_t>(blocks, 64 * multiprocessors(device)), kThreads});
+}
 
 // Sum over the block, for thread 0.
 __device__ int block_sum(int value) {
@@ -89,6 +92,7 @@ struct TopkToSlots {
 };
 
 __global__ void __launch_bounds__(kThreads) topk_to_slots_rows(const TopkToSlots a) {
+  ptx::follow_previous();
   for (int64_t token = blockIdx.x; token < a.tokens; token += gridDim.x) {
     const int64_t request = __ldg(a.token_to_req + token);
     const bool valid =
@@ -127,6 +131,7 @@ struct CombineTopkSwa {
 };
 
 __global__ void __launch_bounds__(kThreads) combine_topk_swa_rows(const CombineTopkSwa a) {
+  ptx::follow_previous();
   const plan::RaggedBatch batch = near_batch(a.batch);
   for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
     const plan::CombinedRow combined = plan::combined_row(batch, a.gather_lens, batch.query_start(0) + row, a.window,
@@ -194,6 +199,7 @@ __device__ void describe_token(const SwaMetadata& a, const plan::RaggedBatch& ba
 
 // First the tokens, a warp each, then the prefill requests, a thread each.
 __global__ void __launch_bounds__(kThreads) swa_metadata_items(const SwaMetadata a) {
+  ptx::follow_previous();
   const int64_t tokens = max(a.tokens, a.listed_tokens);
   const int64_t token_blocks = (tokens + kWarps - 1) / kWarps;
   const int64_t prefill_blocks = (a.prefills + kThreads - 1) / kThreads;
@@ -221,7 +227,7 @@ Status topk_to_slots(const megamla_topk_to_slots_params& p, const megamla_exec& 
   a.requests = p.block_table.shape[0];
   a.slots = matrix<int32_t>(p.slots);
   a.lens = data<int32_t>(p.lens);
-  return launch("topk_to_slots", {grid(a.tokens, p.topk.cuda_device), kThreads}, exec.stream, topk_to_slots_rows, a);
+  return launch("topk_to_slots", shape_of(a.tokens, p.topk.cuda_device), exec.stream, topk_to_slots_rows, a);
 }
 
 Status combine_topk_swa(const megamla_combine_topk_swa_params& p, const megamla_exec& exec) {
@@ -235,8 +241,7 @@ Status combine_topk_swa(const megamla_combine_topk_swa_params& p, const megamla_
   a.layout = {p.m, p.n};
   a.indices = matrix<int32_t>(p.indices);
   a.lens = data<int32_t>(p.lens);
-  return launch("combine_topk_swa", {grid(a.rows, p.topk.cuda_device), kThreads}, exec.stream, combine_topk_swa_rows,
-                a);
+  return launch("combine_topk_swa", shape_of(a.rows, p.topk.cuda_device), exec.stream, combine_topk_swa_rows, a);
 }
 
 Status swa_metadata(const megamla_swa_metadata_params& p, const megamla_exec& exec) {
@@ -258,7 +263,7 @@ Status swa_metadata(const megamla_swa_metadata_params& p, const megamla_exec& ex
   a.prefills = p.prefill_gather_lens.shape[0];
   const int64_t tokens = std::max(a.tokens, a.listed_tokens);
   const int64_t blocks = (tokens + kWarps - 1) / kWarps + (a.prefills + kThreads - 1) / kThreads;
-  return launch("swa_metadata", {grid(blocks, p.seq_lens.cuda_device), kThreads}, exec.stream, swa_metadata_items, a);
+  return launch("swa_metadata", shape_of(blocks, p.seq_lens.cuda_device), exec.stream, swa_metadata_items, a);
 }
 
 }  // namespace megamla::cuda

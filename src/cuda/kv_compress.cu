@@ -5,6 +5,7 @@
 #include "core/tensor.hpp"
 #include "cuda/kv_compress.hpp"
 #include "cuda/launch.hpp"
+#include "cuda/ptx/grid.cuh"
 #include "cuda/row_norm.cuh"
 #include "cuda/vector_access.cuh"
 #include "plan/compress_rows.hpp"
@@ -100,6 +101,7 @@ __device__ void store_latent(const CompressArgs& a, int64_t token, const float (
 
 template <int kRatio>
 __global__ void __launch_bounds__(kWarps* kLanes) compress_tokens(const CompressArgs a) {
+  ptx::follow_previous();
   const bool first_lane = threadIdx.x % kLanes == 0;
   const int64_t warps = int64_t{gridDim.x} * kWarps;
   for (int64_t token = int64_t{blockIdx.x} * kWarps + threadIdx.x / kLanes; token < a.tokens; token += warps) {
@@ -139,6 +141,7 @@ __global__ void __launch_bounds__(kWarps* kLanes) compress_tokens(const Compress
 
 // Of the tokens of a call that take one state row, the last one stays.
 __global__ void __launch_bounds__(kWarps* kLanes) store_tokens(const CompressArgs a) {
+  ptx::follow_previous();
   const int64_t warps = int64_t{gridDim.x} * kWarps;
   for (int64_t token = int64_t{blockIdx.x} * kWarps + threadIdx.x / kLanes; token < a.tokens; token += warps) {
     const int64_t row = state_rows(a, token).own;
@@ -164,7 +167,8 @@ Status kv_compress(const megamla_kv_compress_params& p, const megamla_exec& exec
   a.latent_stride = p.latent.stride[0];
   a.written = present(p.written) ? data<uint8_t>(p.written) : nullptr;
   const int64_t blocks = (a.tokens + kWarps - 1) / kWarps;
-  const LaunchShape shape{std::min<int64_t>(blocks, 64 * multiprocessors(p.kv_score.cuda_device)), kWarps * kLanes};
+  const LaunchShape shape =
+      overlapping({std::min<int64_t>(blocks, 64 * multiprocessors(p.kv_score.cuda_device)), kWarps * kLanes});
   if (p.compress_ratio == 1) return launch("kv_compress", shape, exec.stream, compress_tokens<1>, a);
   a.token_to_req = data<const int32_t>(p.token_to_req);
   a.positions = {p.positions.data, p.positions.dtype == MEGAMLA_I64};

@@ -5,6 +5,7 @@
 #include "core/tensor.hpp"
 #include "cuda/kv_gather.hpp"
 #include "cuda/launch.hpp"
+#include "cuda/ptx/grid.cuh"
 #include "cuda/record_decode.cuh"
 #include "cuda/vector_access.cuh"
 #include "format/page.hpp"
@@ -45,6 +46,7 @@ __device__ plan::PageRow find_row(const GatherArgs& a, int64_t request, int64_t 
 
 template <class Record, int kRows>
 __global__ void __launch_bounds__(kWarps* kLanes) gather_rows(const GatherArgs a) {
+  ptx::follow_previous();
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const int warp = static_cast<int>(threadIdx.x) / kLanes;
   for (int64_t block = blockIdx.x; block < a.requests * a.blocks_per_request; block += gridDim.x) {
@@ -85,8 +87,8 @@ Status launch_rows(GatherArgs a, int device, cudaStream_t stream) {
   const int64_t rows = std::max<int64_t>(a.out_rows - a.offset, 0);
   a.blocks_per_request = (rows + kWarps * kRows - 1) / (kWarps * kRows);
   const int64_t blocks = a.requests * a.blocks_per_request;
-  return launch("kv_gather", {std::min<int64_t>(blocks, 64 * multiprocessors(device)), kWarps * kLanes}, stream,
-                gather_rows<Record, kRows>, a);
+  return launch("kv_gather", overlapping({std::min<int64_t>(blocks, 64 * multiprocessors(device)), kWarps * kLanes}),
+                stream, gather_rows<Record, kRows>, a);
 }
 
 }  // namespace

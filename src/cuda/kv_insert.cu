@@ -1,10 +1,11 @@
 // A warp writes kRows rows. Dims without rotation: every row in turn, 16 dims a lane. The rotated 64 dims: all rows at
-// once, four lanes a row, so that the rotation does not keep 28 lanes waiting.
+// once, four lanes a row, so that the rotation does not keep 28 lanes waiting; where a row goes, all at once, too.
 #include <algorithm>
 
 #include "core/tensor.hpp"
 #include "cuda/kv_insert.hpp"
 #include "cuda/launch.hpp"
+#include "cuda/ptx/grid.cuh"
 #include "cuda/record_encode.cuh"
 #include "cuda/vector_access.cuh"
 #include "format/page.hpp"
@@ -15,6 +16,7 @@ namespace megamla::cuda {
 namespace {
 
 constexpr int kWarps = 8;  // of a block
+constexpr int kBlocksPerSm = 3;
 constexpr int kLanes = 32;
 constexpr int kPartBytes = 2 * kPartDims;
 
@@ -74,9 +76,10 @@ __device__ void store_part(format::Fp8_584, const FloatPart& part, int p, format
   if (p == kNopeParts) to.scale[format::Fp8_584::kScaleGroups] = 0;
 }
 
-__device__ BitsPart load_part(const InsertArgs& a, int64_t row, int p) {
+// `row`: of the latent; part p of it.
+__device__ BitsPart load_part(const InsertArgs& a, const uint16_t* row, int p) {
   BitsPart part;
-  load_run<kPartBytes>(a.latent + row * a.latent_stride + p * kPartDims, a.latent_aligned, part.pairs);
+  load_run<kPartBytes>(row + p * kPartDims, a.latent_aligned, part.pairs);
   return part;
 }
 
@@ -125,25 +128,32 @@ __device__ Target of_lane(const Target& target, int lane) {
 }
 
 template <class Record, int kRows>
-__global__ void __launch_bounds__(kWarps* kLanes) insert_rows(const InsertArgs a) {
+__global__ void __launch_bounds__(kWarps* kLanes, kBlocksPerSm) insert_rows(const InsertArgs a) {
+  ptx::follow_previous();
   static_assert(kRows * kRopeParts <= kLanes);
+  constexpr int kAhead = kRows < 2 ? kRows : 2;  // rows of a warp that are on their way
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const int64_t warps = int64_t{gridDim.x} * kWarps;
   for (int64_t w = int64_t{blockIdx.x} * kWarps + threadIdx.x / kLanes; w * kRows < a.rows; w += warps) {
     const int64_t first = w * kRows;
     // Everything that does not wait for the slots is asked for first.
-    BitsPart nope[kRows];
+    const int last = static_cast<int>(min(a.rows - first, int64_t{kRows})) - 1;  // rows behind it are this one
+    const auto load = [&](int r, int p) {
+      return load_part(a, a.latent + (first + min(r, last)) * a.latent_stride, p);
+    };
+    BitsPart nope[kAhead];
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) nope[r] = load_part(a, min(first + r, a.rows - 1), lane);
+    for (int r = 0; r < kAhead; ++r) nope[r] = load(r, lane);
     const int rope_row = lane / kRopeParts % kRows;
     const int rope_part = lane % kRopeParts;
-    FloatPart rope = widen(load_part(a, min(first + rope_row, a.rows - 1), kNopeParts + rope_part));
+    FloatPart rope = widen(load(rope_row, kNopeParts + rope_part));
 
     const Target target = find_target(a, first + lane, lane < kRows && first + lane < a.rows);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       const Target to = of_lane(target, r);
-      store_part(Record{}, nope[r], lane, to.bytes, to.bytes.data != nullptr && lane < kNopeParts);
+      store_part(Record{}, nope[r % kAhead], lane, to.bytes, to.bytes.data != nullptr && lane < kNopeParts);
+      if (r + kAhead < kRows) nope[r % kAhead] = load(r + kAhead, lane);
     }
     const Target to = of_lane(target, rope_row);
     const bool there = to.bytes.data != nullptr && lane < kRows * kRopeParts;
@@ -156,8 +166,8 @@ __global__ void __launch_bounds__(kWarps* kLanes) insert_rows(const InsertArgs a
 template <class Record, int kRows>
 Status launch_rows(const InsertArgs& a, int device, cudaStream_t stream) {
   const int64_t blocks = (a.rows + kWarps * kRows - 1) / (kWarps * kRows);
-  return launch("kv_insert", {std::min<int64_t>(blocks, 64 * multiprocessors(device)), kWarps * kLanes}, stream,
-                insert_rows<Record, kRows>, a);
+  return launch("kv_insert", overlapping({std::min<int64_t>(blocks, 64 * multiprocessors(device)), kWarps * kLanes}),
+                stream, insert_rows<Record, kRows>, a);
 }
 
 }  // namespace
@@ -185,7 +195,7 @@ Status kv_insert(const megamla_kv_insert_params& p, const megamla_exec& exec) {
   const int device = p.cache.cuda_device;
   return format::with_record(static_cast<megamla_kv_format>(p.cache.format), [&](auto record) {
     using Record = decltype(record);
-    return many ? launch_rows<Record, 4>(a, device, exec.stream) : launch_rows<Record, 1>(a, device, exec.stream);
+    return many ? launch_rows<Record, 8>(a, device, exec.stream) : launch_rows<Record, 1>(a, device, exec.stream);
   });
 }
 

@@ -1,5 +1,7 @@
 #include "cuda/launch.hpp"
 
+#include <cstdlib>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -39,6 +41,11 @@ const Devices& devices() {
 
 }  // namespace
 
+bool switched_off(const char* name) {
+  const char* chosen = std::getenv(name);
+  return chosen != nullptr && std::strcmp(chosen, "0") == 0;
+}
+
 Status failed(const char* op, const char* call, cudaError_t error) {
   (void)cudaGetLastError();
   return runtime_error("{}: {}: {} ({})", op, call, cudaGetErrorName(error), cudaGetErrorString(error));
@@ -62,15 +69,26 @@ Status check_device(const char* op, int32_t device) {
 
 int multiprocessors(int32_t device) { return devices().list[static_cast<size_t>(device)].multiprocessors; }
 
+cudaLaunchAttribute overlap_attribute() {
+  static const bool off = switched_off("MEGAMLA_OVERLAP");
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = off ? 0 : 1;
+  return overlap;
+}
+
 LaunchConfig::LaunchConfig(const LaunchShape& shape, cudaStream_t stream) {
   config_.gridDim = dim3(static_cast<unsigned>(shape.blocks < kMaxBlocks ? shape.blocks : kMaxBlocks));
   config_.blockDim = dim3(static_cast<unsigned>(shape.threads));
   config_.dynamicSmemBytes = shape.shared_bytes;
   config_.stream = stream;
-  cluster_.id = cudaLaunchAttributeClusterDimension;
-  cluster_.val.clusterDim = {static_cast<unsigned>(shape.cluster), 1, 1};
-  config_.attrs = &cluster_;
-  config_.numAttrs = shape.cluster > 1 ? 1 : 0;
+  config_.attrs = attributes_;
+  if (shape.cluster > 1) {
+    cudaLaunchAttribute& cluster = attributes_[config_.numAttrs++];
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {static_cast<unsigned>(shape.cluster), 1, 1};
+  }
+  if (shape.overlaps) attributes_[config_.numAttrs++] = overlap_attribute();
 }
 
 DeviceGuard::DeviceGuard(const char* op, int32_t device) {

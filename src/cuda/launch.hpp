@@ -17,6 +17,9 @@ Status failed(const char* op, const char* call, cudaError_t error);
 // OK, or UNSUPPORTED with what is missing: a driver, that device, compute capability 9.0.
 Status check_device(const char* op, int32_t device);
 
+// Whether the environment says NAME=0. Switches for measurements (README.md lists them); read once each.
+bool switched_off(const char* name);
+
 // Of a device that check_device accepted.
 int multiprocessors(int32_t device);
 
@@ -39,7 +42,17 @@ struct LaunchShape {
   int threads;
   size_t shared_bytes = 0;  // dynamic shared memory
   int cluster = 1;          // blocks of a thread block cluster, which divide `blocks`
+  bool overlaps = false;    // see overlapping()
 };
+
+// For kernels that call ptx::follow_previous: they may begin before the stream's last kernel has ended.
+inline LaunchShape overlapping(LaunchShape shape) {
+  shape.overlaps = true;
+  return shape;
+}
+
+// What such a launch says, for configurations that are no LaunchConfig.
+cudaLaunchAttribute overlap_attribute();
 
 // Grids beyond this are walked with a stride; it keeps the block index within an int.
 constexpr int64_t kMaxBlocks = int64_t{1} << 30;
@@ -48,13 +61,13 @@ constexpr int64_t kMaxBlocks = int64_t{1} << 30;
 class LaunchConfig {
  public:
   LaunchConfig(const LaunchShape& shape, cudaStream_t stream);
-  LaunchConfig(const LaunchConfig&) = delete;  // config_ points to cluster_
+  LaunchConfig(const LaunchConfig&) = delete;  // config_ points to attributes_
   LaunchConfig& operator=(const LaunchConfig&) = delete;
   const cudaLaunchConfig_t* get() const { return &config_; }
 
  private:
   cudaLaunchConfig_t config_{};
-  cudaLaunchAttribute cluster_{};
+  cudaLaunchAttribute attributes_[2] = {};
 };
 
 // Puts a kernel on a stream. No blocks: nothing to do.
@@ -69,7 +82,8 @@ Status launch(const char* op, const LaunchShape& shape, cudaStream_t stream, voi
 
 // How many clusters of a kernel the current device holds at once.
 template <class... Params>
-cudaError_t most_clusters(const LaunchShape& shape, void (*kernel)(Params...), int* count) {
+cudaError_t most_clusters(LaunchShape shape, void (*kernel)(Params...), int* count) {
+  shape.overlaps = false;  // changes nothing, and is none of the attributes that this question is about
   const LaunchConfig config(shape, nullptr);
   return cudaOccupancyMaxActiveClusters(count, kernel, config.get());
 }

@@ -123,10 +123,10 @@ struct E2m1Part {
   uint8_t scale;
 };
 
-// e2m1 of |x| / d without the division. A code is the number of midpoints t that round(|x| / d) passes: those at an odd
-// code's lower side strictly, the others from equality on. t * d is exact, and |x| is an fp32: where it differs from
-// t * d at all, |x| / d differs from t by more than half a unit in t's last place, so that comparing |x| with t * d
-// gives what comparing the rounded quotient with t gives.
+// e2m1 of an fp32 value, |x| / d without the division. A code is the number of midpoints t that round(|x| / d) passes:
+// those at an odd code's lower side strictly, the others from equality on. t * d is exact, and |x| is an fp32: where it
+// differs from t * d at all, |x| / d differs from t by more than half a unit in t's last place, so that comparing |x|
+// with t * d gives what comparing the rounded quotient with t gives.
 __device__ constexpr float e2m1_midpoint(int t) {
   constexpr float kMidpoints[7] = {0.25F, 0.75F, 1.25F, 1.75F, 2.5F, 3.5F, 5.0F};
   return kMidpoints[t];
@@ -139,36 +139,55 @@ __device__ inline uint8_t nvfp4_scale_code(float largest) {
   return static_cast<uint8_t>(to_e4m3x4(wanted, 0, 0, 0));
 }
 
-// Bits of a where `mask` has ones, of b elsewhere.
-__device__ inline uint32_t select_bits(uint32_t mask, uint32_t a, uint32_t b) { return (mask & a) | (~mask & b); }
+// Two values as fp16, the first in the low half.
+__device__ inline uint32_t to_f16x2(float low, float high) {
+  uint32_t pair;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+// NaN only if both are.
+__device__ inline uint32_t f16x2_min(uint32_t a, uint32_t b) {
+  uint32_t smaller;
+  asm("min.f16x2 %0, %1, %2;" : "=r"(smaller) : "r"(a), "r"(b));
+  return smaller;
+}
 
-// bf16 values: t * d has at most 7 significant bits, so it is a bf16 too. A search over the midpoints, two codes at a
-// time; NaN passes every midpoint.
+// 2^-14 / d of the scale's value d, but for two units in the last place.
+__device__ inline float e2m1_factor(uint8_t scale) {
+  uint32_t pair;
+  float d;
+  float factor;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"(static_cast<uint16_t>(scale)));
+  asm("cvt.f32.f16 %0, %1;" : "=f"(d) : "h"(static_cast<uint16_t>(pair)));
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(factor) : "f"(d));
+  return factor * 0x1p-14F;
+}
+
+// bf16 values, two at a time: |x| / d, times 2^-14, as fp16 has the code in bits 9 to 11, with exponent and mantissa as
+// e2m1 has them; rounding to the nearest even code is rounding at bit 9. That fp16 lies on the same side of every
+// midpoint t as the exact quotient: where |x| is not t * d, which has at most 7 significant bits, the two differ by a
+// unit of bf16 at least, so |x| / d and t by t * 2^-8, and that is a unit of this fp16 or more (2^-10 below 2, 2^-9
+// below 4, 2^-8 below 8). Where |x| is t * d the error of the factor is rounded away.
 __device__ inline E2m1Part encode_e2m1(const BitsPart& part) {
+  constexpr uint32_t kSix = 0x0e000e00U;  // the largest code, NaN's too
+  constexpr uint32_t kCode = 0x0e000e00U;
+  constexpr uint32_t kSign = 0x80008000U;
   const uint8_t scale = nvfp4_scale_code(amax(part));
-  const uint32_t divisor = e4m3x2_to_bf16x2(scale * 0x0101U, 0);
-  uint32_t midpoint[7];
-#pragma unroll
-  for (int t = 0; t < 7; ++t)
-    midpoint[t] = bf16x2_multiply(divisor, bf16x2_both(__float_as_uint(e2m1_midpoint(t)) >> 16));
+  const float factor = e2m1_factor(scale);
   uint32_t words[2];
 #pragma unroll
   for (int w = 0; w < 2; ++w) {
-    uint32_t codes[4];  // of elements 2i and 2i+1, in the low nibble of each half
+    uint32_t bytes[4];  // in the highest byte: the codes of a pair
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const uint32_t pair = part.pairs[4 * w + i];
-      const uint32_t x = pair & 0x7fff7fffU;
-      const uint32_t four = bf16x2_at_least(x, midpoint[3]);
-      const uint32_t two = bf16x2_at_least(x, select_bits(four, midpoint[5], midpoint[1]));
-      const uint32_t last =
-          select_bits(four, select_bits(two, midpoint[6], midpoint[4]), select_bits(two, midpoint[2], midpoint[0]));
-      const uint32_t one = bf16x2_above(x, last);
-      codes[i] = (four & 0x00040004U) | (two & 0x00020002U) | (one & 0x00010001U) | ((pair >> 12) & 0x00080008U);
+      const uint32_t q = to_f16x2(fabsf(bf16x2_low(pair)) * factor, fabsf(bf16x2_high(pair)) * factor);
+      const uint32_t odd = (q >> 9) & 0x00010001U;
+      const uint32_t code = (f16x2_min(q, kSix) + 0x00ff00ffU + odd) & kCode;
+      // Bits 9-11 and 15 go to 24-27, bits 25-27 and 31 to 28-31.
+      bytes[i] = code * 0x8008U + (pair & kSign) * 0x1001U;
     }
-    const uint32_t first = codes[0] | (codes[1] << 8);
-    const uint32_t second = codes[2] | (codes[3] << 8);
-    words[w] = __byte_perm(first, second, 0x5410) | (__byte_perm(first, second, 0x7632) << 4);
+    words[w] = __byte_perm(__byte_perm(bytes[0], bytes[1], 0x0073), __byte_perm(bytes[2], bytes[3], 0x0073), 0x5410);
   }
   return {{words[0], words[1]}, scale};
 }

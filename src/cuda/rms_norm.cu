@@ -3,6 +3,7 @@
 
 #include "core/tensor.hpp"
 #include "cuda/launch.hpp"
+#include "cuda/ptx/grid.cuh"
 #include "cuda/rms_norm.hpp"
 #include "cuda/row_norm.cuh"
 #include "cuda/vector_access.cuh"
@@ -52,6 +53,7 @@ __device__ void load(const Bf16* from, float (&x)[kRun]) {
 
 template <class T, int kRun>
 __global__ void __launch_bounds__(kThreads) norm_rows(const NormArgs a) {
+  ptx::follow_previous();
   __shared__ double of_warp[kWarps];
   for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
     const T* x = static_cast<const T*>(a.x) + row * a.x_stride;
@@ -99,7 +101,7 @@ Status rms_norm(const megamla_rms_norm_params& p, const megamla_exec& exec) {
   const int64_t element = megamla_dtype_size(static_cast<megamla_dtype>(p.x.dtype));
   const bool runs = a.width % 8 == 0 && rows_aligned(a.x, element * a.x_stride) && rows_aligned(a.weight, 0) &&
                     rows_aligned(a.y, 2 * a.y_stride);
-  const LaunchShape shape{std::min<int64_t>(a.rows, 64 * multiprocessors(p.x.cuda_device)), kThreads};
+  const LaunchShape shape = overlapping({std::min<int64_t>(a.rows, 64 * multiprocessors(p.x.cuda_device)), kThreads});
   const auto run = [&](auto* kernel) { return launch("rms_norm", shape, exec.stream, kernel, a); };
   if (p.x.dtype == MEGAMLA_F32) return runs ? run(norm_rows<float, 8>) : run(norm_rows<float, 1>);
   return runs ? run(norm_rows<Bf16, 8>) : run(norm_rows<Bf16, 1>);

@@ -13,6 +13,7 @@ namespace ptx {
 
 inline uint8_t* global_at(Warp& w, uint64_t address, uint64_t bytes, int lane) {
   if (!w.cached.holds(address, address + bytes)) {
+    if (w.must_wait) w.fail("global memory is accessed before griddepcontrol.wait", lane);
     const Range found = Memory::device().find(address);
     if (!found.holds(address, address + bytes)) fail_access(w, "global", address, bytes, lane);
     w.cached = found;

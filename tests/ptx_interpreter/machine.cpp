@@ -353,6 +353,7 @@ void Cluster::prepare(Warp& w) {
   std::fill(std::begin(w.commits), std::end(w.commits), 0U);
   w.product_commits = 0;
   w.cached = {};
+  w.must_wait = launch.overlaps;
   for (const Special& s : w.program->specials) {
     for (int i = 0; i < kLanes; ++i) write_lane(w, s.slot, i, special_value(s, w, i, launch));
   }

@@ -172,6 +172,7 @@ struct Warp {
   Range cached;  // the last allocation that was accessed
   Races* races = nullptr;
   Counters* counters = nullptr;  // where they are counted: of each instruction
+  bool must_wait = false;        // the launch may overlap the one before it, and the warp has not waited for that
 
   Mask alive = 0;
   Mask carry = 0;
@@ -231,6 +232,7 @@ struct Launch {
   uint32_t block[3] = {1, 1, 1};
   uint32_t cluster[3] = {1, 1, 1};
   uint32_t dynamic_shared = 0;
+  bool overlaps = false;  // programmatic stream serialization
   std::vector<uint8_t> params;
 };
 

@@ -145,13 +145,14 @@ void bulk(Warp& w, const Instruction& in) {
   });
 }
 
-// cp.async.bulk.prefetch.L2 moves nothing that a program could see, but what it names must exist.
+// cp.async.bulk.prefetch.L2 moves nothing that a program could see, also before griddepcontrol.wait; but what it names
+// must exist.
 void bulk_prefetch(Warp& w, const Instruction& in) {
   each_lane(w.exec, [&](int i) {
     const uint64_t from = lane_address(w, in, i);
     const uint64_t bytes = row<uint32_t>(w, in.b)[i];
     if ((from | bytes) % 16 != 0) w.fail("cp.async.bulk.prefetch: address and size are multiples of 16", i);
-    if (bytes > 0) global_at(w, from, bytes, i);
+    if (bytes > 0 && !Memory::device().find(from).holds(from, from + bytes)) fail_access(w, "global", from, bytes, i);
   });
 }
 

@@ -67,9 +67,14 @@ void copy_param(Warp& w, const Instruction& in) {
   });
 }
 
-void exit_lanes(Warp& w, const Instruction&) { leave(w, w.exec); }
+void exit_lanes(Warp& w, const Instruction&) {
+  if (w.must_wait) w.fail("a thread ends without griddepcontrol.wait", std::countr_zero(w.exec));
+  leave(w, w.exec);
+}
 void trap(Warp& w, const Instruction&) { w.fail("trap", std::countr_zero(w.exec)); }
 void nothing(Warp&, const Instruction&) {}
+// Grids run one after the other, so that the one before has ended.
+void grid_wait(Warp& w, const Instruction&) { w.must_wait = false; }
 
 }  // namespace
 
@@ -85,6 +90,7 @@ bool bind_control(Binder& b) {
   if (op == "exit") b.in.run = &exit_lanes;
   if (op == "trap" || op == "brkpt") b.in.run = &trap;
   if (op == "nanosleep" || op == "pmevent") b.in.run = &nothing;
+  if (op == "griddepcontrol") b.in.run = b.has("wait") ? &grid_wait : &nothing;
   if (op == "brx") {
     b.in.run = &brx;
     b.in.a = b.read(b.operand(0), false);

@@ -280,7 +280,7 @@ bool bind_memory(Binder& b) {
   if ((op == "atom" || op == "red") && !b.has("async")) return bind_atomic(b);
   // Order is that of execution here; hints change nothing.
   if (op == "membar" || op == "fence" || op == "prefetch" || op == "prefetchu" || op == "discard" ||
-      op == "applypriority" || op == "griddepcontrol") {
+      op == "applypriority") {
     b.in.run = op == "fence" && b.has("proxy") ? &proxy_fence : &nothing;
     return true;
   }

@@ -89,7 +89,7 @@ std::vector<Variant> variants(int weight_bytes) {
 }
 
 LaunchShape shape_of(const Variant& v, int64_t clusters, int splits) {
-  LaunchShape shape{clusters * splits, kThreads, v.shared_bytes};
+  LaunchShape shape = overlapping({clusters * splits, kThreads, v.shared_bytes});
   shape.cluster = splits;
   return shape;
 }
@@ -123,6 +123,8 @@ Status prepared_variants(int32_t device, bool fp8_x, int weight_bytes, const std
 // What the kernel that multiplies codes asks for beyond FP8 on both sides: whole words of scales, copies of 16 bytes.
 // Its sums depend on no other token, but differ from those of the other kernel.
 bool multiplies_codes(const Params& p, const LinearArgs& a) {
+  static const bool off = switched_off("MEGAMLA_LINEAR_E4M3");
+  if (off) return false;
   const auto word_aligned = [](const megamla_tensor& t) { return reinterpret_cast<uintptr_t>(t.data) % 4 == 0; };
   return p.input != MEGAMLA_LINEAR_IN_BF16 && p.weight_kind != MEGAMLA_LINEAR_WEIGHT_BF16 && p.batch_invariant == 0 &&
          a.in % E4m3Shape::kColumns == 0 && a.x_aligned && a.weight_scale_aligned && word_aligned(p.x_scale);
@@ -133,7 +135,7 @@ Status launch_codes(LinearArgs a, int multiprocessors, cudaStream_t stream) {
   MEGAMLA_CUDA_CALL(kOp, cudaFuncSetAttribute(e4m3_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                               int{E4m3Shape::kSharedBytes}));
   const int64_t blocks = std::min<int64_t>(int64_t{a.row_tiles} * a.token_tiles, multiprocessors);
-  return launch(kOp, {blocks, kThreads, E4m3Shape::kSharedBytes}, stream, e4m3_kernel, a);
+  return launch(kOp, overlapping({blocks, kThreads, E4m3Shape::kSharedBytes}), stream, e4m3_kernel, a);
 }
 
 struct Choice {

@@ -11,6 +11,7 @@
 #include "cuda/block_scaled_linear/inputs.cuh"
 #include "cuda/block_scaled_linear/row_copies.cuh"
 #include "cuda/block_scaled_linear/store_tile.cuh"
+#include "cuda/ptx/grid.cuh"
 #include "cuda/ptx/matrix_load.cuh"
 #include "cuda/ptx/wgmma.cuh"
 #include "cuda/ptx/wgmma_e4m3.cuh"
@@ -260,8 +261,10 @@ class CodeMultiplier {
 __global__ void __launch_bounds__(kThreads, 1) e4m3_kernel(const __grid_constant__ LinearArgs a) {
   extern __shared__ uint8_t memory[];
   const Shared<E4m3Shape> shared(memory);
+  ptx::let_next_begin();
   if (threadIdx.x == 0) shared.init_barriers();
   __syncthreads();
+  ptx::wait_for_previous();
   const auto thread = static_cast<int>(threadIdx.x);
   if (thread >= kMultiplierThreads) {
     ptx::give_registers<E4m3Shape::kProducerRegisters>();

@@ -7,6 +7,7 @@
 #include "cuda/block_scaled_linear/inputs.cuh"
 #include "cuda/block_scaled_linear/store_tile.cuh"
 #include "cuda/block_scaled_linear/weights.cuh"
+#include "cuda/ptx/grid.cuh"
 #include "cuda/ptx/wgmma.cuh"
 #include "cuda/ptx/wgmma_registers.cuh"
 
@@ -22,6 +23,19 @@ __device__ inline void call_rows(const WeightRows& rows, const TilePlace& p, int
   const int from = (p.begin + kFirst) * Shape::kWeightBytes;
   const int bytes = min(p.end * Shape::kWeightBytes - from, kMost);
   if (bytes > 0 && thread < rows.count) ptx::call_to_l2(rows.first + thread * rows.pitch + from, bytes);
+}
+
+// While the kernel before this one ends: no kernel's result is read, but the weights of the first stages of the first
+// tile come to L2. Weights that are just being written are read from there as they are by then.
+template <class Shape>
+__device__ inline void call_first_stages(const LinearArgs& a, int thread) {
+  const TilePlace p = tile_place<Shape>(a, TileWalk(a));
+  const WeightRows rows = weight_rows<Shape>(a, p);
+  const int bytes = min(p.end - p.begin, Shape::kStages * Shape::kColumns) * Shape::kWeightBytes;
+#pragma unroll
+  for (int row = thread; row < Shape::kRows; row += kProducerThreads) {
+    if (row < rows.count) ptx::call_to_l2(rows.first + row * rows.pitch + p.begin * Shape::kWeightBytes, bytes);
+  }
 }
 
 // Weights of a stage are on their way as soon as the stage is free; x and scales, which pass through registers, follow
@@ -184,14 +198,18 @@ template <class Shape, bool kFp8X>
 __global__ void __launch_bounds__(kThreads, Shape::kBlocksPerSm) linear_kernel(const __grid_constant__ LinearArgs a) {
   extern __shared__ uint8_t memory[];
   const Shared<Shape> shared(memory);
+  ptx::let_next_begin();
   if (threadIdx.x == 0) shared.init_barriers();
   __syncthreads();
   const auto thread = static_cast<int>(threadIdx.x);
   if (thread < kMultiplierThreads) {
     ptx::take_registers<Shape::kMultiplierRegisters>();
+    ptx::wait_for_previous();
     multiply_and_store(a, shared, thread);
   } else {
     ptx::give_registers<Shape::kProducerRegisters>();
+    call_first_stages<Shape>(a, thread - kMultiplierThreads);
+    ptx::wait_for_previous();
     produce<Shape, kFp8X>(a, shared, thread - kMultiplierThreads);
     if (a.splits > 1) {  // both meetings of the multipliers, who alone have something to show
       ptx::cluster_leave();

@@ -174,15 +174,6 @@ __device__ __forceinline__ void prefetch_l2(const void* p) { asm volatile("prefe
 __device__ __forceinline__ void copy_16_async(uint32_t to, const void* from, bool yes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(yes ? 16 : 0) : "memory");
 }
-// Likewise, of a row that is read on: the 256 bytes around are called to L2.
-__device__ __forceinline__ void copy_16_async_streaming(uint32_t to, const void* from, bool yes) {
-  asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(yes ? 16 : 0)
-               : "memory");
-}
-// Calls `bytes` bytes, a multiple of 16, to L2.
-__device__ __forceinline__ void call_to_l2(const void* from, uint32_t bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-}
 __device__ __forceinline__ void copy_8_async(uint32_t to, const void* from, bool yes) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(yes ? 8 : 0) : "memory");
 }
@@ -192,6 +183,15 @@ __device__ __forceinline__ void copy_4_async(uint32_t to, const void* from, bool
 // The calling thread arrives at the barrier when its copies so far are there.
 __device__ __forceinline__ void arrive_after_copies(uint64_t* barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+// copy_16_async of a row that is read on: the 256 bytes around are called to L2.
+__device__ __forceinline__ void copy_16_async_streaming(uint32_t to, const void* from, bool yes) {
+  asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(yes ? 16 : 0)
+               : "memory");
+}
+// Calls `bytes` bytes, a multiple of 16, to L2.
+__device__ __forceinline__ void call_to_l2(const void* from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int kPending>

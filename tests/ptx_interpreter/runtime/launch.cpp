@@ -155,8 +155,11 @@ cudaError_t launch_kernel(const void* function, const cudaLaunchConfig_t& config
   set(launch->grid, config.gridDim);
   set(launch->block, config.blockDim);
   for (unsigned i = 0; i < config.numAttrs; ++i) {
-    const auto& value = config.attrs[i].val.clusterDim;
-    if (config.attrs[i].id == cudaLaunchAttributeClusterDimension) set(launch->cluster, {value.x, value.y, value.z});
+    const cudaLaunchAttribute& attribute = config.attrs[i];
+    const auto& cluster = attribute.val.clusterDim;
+    if (attribute.id == cudaLaunchAttributeClusterDimension) set(launch->cluster, {cluster.x, cluster.y, cluster.z});
+    if (attribute.id == cudaLaunchAttributeProgrammaticStreamSerialization)
+      launch->overlaps = attribute.val.programmaticStreamSerializationAllowed != 0;
   }
   launch->dynamic_shared = static_cast<uint32_t>(config.dynamicSmemBytes);
   if (const cudaError_t error = check(*launch, *k); error != cudaSuccess) return error;

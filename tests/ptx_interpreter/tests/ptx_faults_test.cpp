@@ -42,6 +42,18 @@ TEST(PtxFaults, MemoryThatWasFreed) {
   EXPECT_TRUE(says(run_body("ld.global.u32 %r1, [%d0];", {}, {address}), {"must not touch"}));
 }
 
+TEST(PtxFaults, OverlapWithTheLaunchBefore) {
+  const Device<uint32_t> out(64);
+  const Shape overlapping{1, 64, 1, 0, true};
+  const std::string store = std::string(kElement) + "st.global.u32 [%d10], %r0;\n";
+  const std::string wait = "griddepcontrol.wait;\n";
+  EXPECT_EQ(run_body("griddepcontrol.launch_dependents;\n" + wait + store, overlapping, {out}), "");
+  EXPECT_EQ(run_body(store, {1, 64}, {out}), "");
+  EXPECT_TRUE(says(run_body(store + wait, overlapping, {out}), {"before griddepcontrol.wait", "st.global"}));
+  EXPECT_TRUE(says(run_body("", overlapping, {out}), {"ends without griddepcontrol.wait"}));
+  EXPECT_EQ(run_body("cp.async.bulk.prefetch.L2.global [%d0], 64;\n" + wait, overlapping, {out}), "");
+}
+
 TEST(PtxFaults, SharedMemoryEnds) {
   EXPECT_EQ(run_body("mov.u32 %r1, shared;\nst.shared.u32 [%r1+60], %r0;", {1, 32, 1, 64}, {}), "");
   const std::string report = run_body("mov.u32 %r1, shared;\nst.shared.u32 [%r1+64], %r0;", {1, 32, 1, 64}, {});

@@ -38,6 +38,7 @@ struct Shape {
   uint32_t threads = 32;
   uint32_t cluster = 1;
   uint32_t shared = 0;
+  bool overlaps = false;
 };
 
 // Around a body: registers r0 .. (b32), d0 .. (b64), f0 .. (f32), p0 .. (pred), h0 .. (b16), and the parameters, 64
@@ -62,6 +63,7 @@ inline std::string run_text(const std::string& text, const Shape& shape, const s
     launch.block[0] = shape.threads;
     launch.cluster[0] = shape.cluster;
     launch.dynamic_shared = shape.shared;
+    launch.overlaps = shape.overlaps;
     launch.params.resize(params.size() * 8);
     std::memcpy(launch.params.data(), params.data(), launch.params.size());
     Cluster cluster(launch, seed, races);
