@@ -85,7 +85,8 @@ TEST_P(LayerOn, GatheredAndPagedPrefillAgree) {
       batches.back()->step(layer.get(), kPrompts);
       y[path - 1] = batches.back()->step(layer.get(), kMixed, 2);
     }
-    EXPECT_LT(relative_difference(y[0], y[1]), 1e-2) << "layer " << id;
+    // Two kernels' results before the cast differ by a bf16 rounding here and there: some FP8 codes are neighbours.
+    EXPECT_LT(relative_difference(y[0], y[1]), 1.5e-2) << "layer " << id;
   }
 }
 
