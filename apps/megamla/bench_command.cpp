@@ -94,6 +94,7 @@ nlohmann::json row_record(const bench::Row& row) {
   r["gbps"] = row.bytes / median / 1e9;
   r["bound_us"] = row.bound_seconds * 1e6;
   if (row.copy_bytes > 0) r["copy_gbps"] = row.copy_bytes / 1e9;
+  if (row.gemm_flops > 0) r["gemm_gflops"] = row.gemm_flops / 1e9;
   return r;
 }
 
@@ -118,7 +119,8 @@ int run(bench::Options& o, const DeviceOptions& device, const std::string& commi
   for (const auto& [op, options] : runs) {
     run_op(op, options, [&](bench::Row row) {
       const double copy_bytes = row.copy_bytes > 0 ? row.copy_bytes : ceilings.copy_bytes;
-      row.bound_seconds = std::max(row.flops / ceilings.gemm_flops, row.bytes / copy_bytes);
+      const double gemm_flops = row.gemm_flops > 0 ? row.gemm_flops : ceilings.gemm_flops;
+      row.bound_seconds = std::max(row.flops / gemm_flops, row.bytes / copy_bytes);
       const double median = row.median();
       const auto name = row.cell["op"].get<std::string>();
       table.add({name, cell_text(row.cell), row.implementation, fmt::format("{:.1f}", median * 1e6),
