@@ -15,7 +15,8 @@ configure = cmake --preset $(1) $(call generator,$(1)) $(golden) $(CMAKE_ARGS)
 # The flags of this make are not for the build tool that CMake starts.
 build = env -u MAKEFLAGS -u MFLAGS cmake --build build/$(1) -j $(JOBS)
 
-.PHONY: help bootstrap bootstrap-lint bootstrap-checks bootstrap-python bootstrap-aarch64 build demo test asan tsan fuzz valgrind python ptx aarch64 format tidy clean
+.PHONY: help bootstrap bootstrap-lint bootstrap-checks bootstrap-python bootstrap-aarch64 build demo test asan tsan fuzz \
+  valgrind python ptx aarch64 format tidy clean
 
 help:
 	@echo 'make demo     replay a small trace through the whole layer, verified against the reference'

@@ -1,5 +1,5 @@
 # Toolchain: aarch64 Linux from another machine, with Debian's cross compiler, the libraries of a folder with arm64
-# packages (scripts/aarch64.sh makes it), and QEMU for what the build and ctest run.
+# packages (scripts/aarch64_sysroot.sh makes it), and QEMU for what the build and ctest run.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The arm64 packages of this distribution that MegaMLA is built against, unpacked into build/aarch64-sysroot: what
-# cmake/aarch64.cmake compiles and links with, and QEMU loads libraries from. Nothing is installed on this machine: Debian's
+# cmake/aarch64.cmake compiles and links with, and QEMU loads libraries from. Nothing is installed from them: Debian's
 # libdnnl-dev cannot be there for two architectures. Does nothing where the folder is.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -3,8 +3,8 @@
 // A row is the median of at least five timings; the inputs move on to other bytes of a set of at least 240 MB before
 // they come back to the same, as a real step finds them cold. On the CPU a timing is one call; on the GPU it is one
 // replay of a graph of calls that goes through the whole set, divided by their number. The bound is the larger of
-// arithmetic over the GEMM rate and bytes over the copy bandwidth; the copy is measured in the same run (beside the
-// calls of kv_insert and kv_gather), and so is the CPU's GEMM.
+// arithmetic over the GEMM rate and bytes over the copy bandwidth. The copy is measured in the same run (beside the
+// calls of kv_insert and kv_gather), and so is the CPU's GEMM (beside the calls of attention).
 #pragma once
 
 #include <functional>
