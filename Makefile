@@ -15,7 +15,8 @@ configure = cmake --preset $(1) $(call generator,$(1)) $(golden) $(CMAKE_ARGS)
 # The flags of this make are not for the build tool that CMake starts.
 build = env -u MAKEFLAGS -u MFLAGS cmake --build build/$(1) -j $(JOBS)
 
-.PHONY: help bootstrap bootstrap-lint bootstrap-checks bootstrap-python build demo test asan tsan fuzz valgrind python ptx format tidy clean
+.PHONY: help bootstrap bootstrap-lint bootstrap-checks bootstrap-python bootstrap-aarch64 build demo test asan tsan fuzz \
+  valgrind python ptx aarch64 format tidy clean
 
 help:
 	@echo 'make demo     replay a small trace through the whole layer, verified against the reference'
@@ -28,6 +29,7 @@ help:
 	@echo 'make python   build the Python wheel and test it in a virtual environment (pip downloads its requirements);'
 	@echo '              TORCH=1: with PyTorch, and the tests of megamla.torch'
 	@echo 'make ptx      run the GPU kernels on the CPU: nvcc'"'"'s PTX, interpreted and checked (without nvcc: pip downloads it)'
+	@echo 'make aarch64  cross-build for 64-bit ARM and run the tests under QEMU; by hand: it takes long'
 	@echo 'make format   format every source in place'
 	@echo 'make tidy     clang-tidy over src and apps'
 	@echo 'make clean    remove build/'
@@ -40,6 +42,9 @@ bootstrap-lint:
 
 bootstrap-python:
 	@$(if $(MEGAMLA_NO_BOOTSTRAP),:,scripts/bootstrap.sh --python)
+
+bootstrap-aarch64:
+	@$(if $(MEGAMLA_NO_BOOTSTRAP),:,scripts/bootstrap.sh --aarch64)
 
 bootstrap-checks:
 	@$(if $(MEGAMLA_NO_BOOTSTRAP),:,scripts/bootstrap.sh --checks)
@@ -81,6 +86,12 @@ python: bootstrap-python
 
 ptx: bootstrap-python
 	JOBS=$(JOBS) CMAKE_ARGS='$(golden) $(CMAKE_ARGS)' scripts/ptx.sh
+
+aarch64: bootstrap-aarch64
+	scripts/aarch64_sysroot.sh
+	$(call configure,aarch64)
+	$(call build,aarch64)
+	ctest --preset aarch64 -j $(JOBS)
 
 format: bootstrap-lint
 	scripts/format.sh

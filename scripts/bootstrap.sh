@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Installs what building and testing MegaMLA needs and this machine lacks. Does nothing where all is there.
-# Usage: scripts/bootstrap.sh [--lint] [--checks] [--python]
+# Usage: scripts/bootstrap.sh [--lint] [--checks] [--python] [--aarch64]
 #   --lint    adds clang-format and clang-tidy
 #   --checks  adds what fuzzing, ThreadSanitizer and memcheck need
 #   --python  adds what building the Python package needs
+#   --aarch64 adds what cross-building for 64-bit ARM and running that here need
 set -euo pipefail
 
 build_packages=(g++ make cmake ninja-build ccache pkg-config python3
@@ -16,13 +17,16 @@ check_packages=(clang libclang-rt-dev llvm libomp-dev valgrind)
 
 python_packages=(python3-venv)
 
+aarch64_packages=(g++-aarch64-linux-gnu qemu-user-static mmdebstrap)
+
 packages=("${build_packages[@]}")
 for option in "$@"; do
   case $option in
     --lint) packages+=("${lint_packages[@]}") ;;
     --checks) packages+=("${check_packages[@]}") ;;
     --python) packages+=("${python_packages[@]}") ;;
-    *) echo "bootstrap: expected --lint, --checks or --python, got $option" >&2 && exit 2 ;;
+    --aarch64) packages+=("${aarch64_packages[@]}") ;;
+    *) echo "bootstrap: expected --lint, --checks, --python or --aarch64, got $option" >&2 && exit 2 ;;
   esac
 done
 

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Collects the program, the tests that have something for a GPU (or those that are named) and the libraries they need in
-# one folder that runs on a machine with nothing but the NVIDIA driver. Usage: scripts/bundle.sh BUILD_DIR OUT_DIR [TEST...]
+# one folder that runs on a machine with nothing but the NVIDIA driver.
+# Usage: scripts/bundle.sh BUILD_DIR OUT_DIR [TEST...]
 #
-# OUT_DIR/megamla and OUT_DIR/TEST are small scripts; OUT_DIR/run.sh checks and measures them (bench/h200/run.sh). They take the machine's own C library where it is new enough, else
-# the one that is carried along, with its loader.
+# OUT_DIR/megamla and OUT_DIR/TEST are small scripts. They take the machine's own C library where it is new enough, else
+# the one that is carried along, with its loader. OUT_DIR/run.sh checks and measures them (bench/h200/run.sh).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=${1:?BUILD_DIR} out=${2:?OUT_DIR}

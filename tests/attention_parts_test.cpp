@@ -35,7 +35,7 @@ TEST(AttentionParts, KeysAreDecodedAsTheFormatSays) {
     }
     const KeySource source{{}, {}, cache.view(), {}};
     std::vector<KeyRef> keys;
-    for (int64_t slot = 0; slot < cache.num_slots(); ++slot) keys.push_back({&source, slot});
+    for (int64_t slot = 0; slot < cache.num_slots(); ++slot) keys.push_back(key_at(source, slot));
     const auto count = static_cast<int64_t>(keys.size());
     for (const Multiplier multiplier : multipliers()) {
       std::vector<float> tile(static_cast<size_t>((count + 2) * kKeyStride), 3.0F);

@@ -120,15 +120,15 @@ class BlockScaledLinearOn : public EveryImplementation<Params> {
     EXPECT_TRUE(problem.y.guards_intact() && problem.y_scale.guards_intact());
     // Tensor cores add in an order and to a width of their own.
     ASSERT_NO_FATAL_FAILURE(
-        compare(s, problem, GetParam()->name, row_step, on_gpu() ? 1e-3 * mean_square(s, problem) : 0));
+        compare(s, problem, GetParam()->name, row_step, on_gpu() ? 1e-3 * root_mean_square(s, problem) : 0));
     if (s.output == MEGAMLA_LINEAR_OUT_MXFP8) {
       ASSERT_NO_FATAL_FAILURE(check_scales(s, problem));
     }
   }
 
  private:
-  // The root of the mean square of some results.
-  static double mean_square(const LinearShape& s, const LinearProblem& problem) {
+  // Of some results.
+  static double root_mean_square(const LinearShape& s, const LinearProblem& problem) {
     double squares = 0;
     for (int64_t n = 0; n < s.out; ++n) {
       double sum = 0;
@@ -164,6 +164,7 @@ TEST_P(BlockScaledLinearOn, ManyTokens) {
   }
 }
 
+// wo_a on one group of eight heads, a decode step and a prefill block.
 TEST(BlockScaledLinear, RealGeometry) {
   for (const int64_t tokens : {2, 40}) {
     check({tokens, 1, 4096, 1024, MEGAMLA_LINEAR_IN_FP8_PAIR, MEGAMLA_LINEAR_WEIGHT_ROW_32, MEGAMLA_LINEAR_OUT_BF16},

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <climits>
+#include <string>
 
 #include "megamla/megamla.hpp"
 
@@ -123,6 +124,48 @@ TEST(OddArguments, PermutationsOfNothing) {
   p.out_scale = empty(MEGAMLA_F8_E8M0, {kRows, 0});
   for (const megamla_device device : kDevices) {
     EXPECT_TRUE(api::run(p, api::Exec(device))) << megamla_last_error();
+  }
+}
+
+// A view whose last byte would lie behind the end of the address space.
+TEST(OddArguments, MemoryThatWraps) {
+  const auto pointer = [](uintptr_t address) { return reinterpret_cast<void*>(address); };  // NOLINT: never followed
+  megamla_tensor pair{};
+  megamla_tensor scale{};
+  EXPECT_EQ(megamla_output_pair_views(pointer(UINTPTR_MAX - 15), 4, 8, -1, &pair, &scale), MEGAMLA_INVALID_ARGUMENT);
+  ASSERT_EQ(megamla_output_pair_views(pointer(4096), 4, 8, -1, &pair, &scale), MEGAMLA_OK);
+  megamla_tensor pair_slice{};
+  megamla_tensor scale_slice{};
+  ASSERT_EQ(megamla_output_pair_slice(&pair, &scale, 1, 3, &pair_slice, &scale_slice), MEGAMLA_OK);
+  megamla_tensor odd = pair;
+  odd.data = pointer(UINTPTR_MAX - 17);
+  EXPECT_EQ(megamla_output_pair_slice(&odd, &scale, 1, 3, &pair_slice, &scale_slice), MEGAMLA_INVALID_ARGUMENT);
+  odd = scale;
+  odd.data = pointer(UINTPTR_MAX - 15);
+  EXPECT_EQ(megamla_output_pair_slice(&pair, &odd, 1, 3, &pair_slice, &scale_slice), MEGAMLA_INVALID_ARGUMENT);
+  // One token: its stride is never taken, nor is it for a slice of none.
+  ASSERT_EQ(megamla_output_pair_views(pointer(4096), 1, 8, -1, &pair, &scale), MEGAMLA_OK);
+  pair.stride[0] = scale.stride[0] = kHuge;
+  ASSERT_EQ(megamla_output_pair_slice(&pair, &scale, 1, 1, &pair_slice, &scale_slice), MEGAMLA_OK);
+  EXPECT_EQ(pair_slice.shape[0], 0);
+
+  std::array<uint8_t, 512> memory{};
+  megamla_kv_cache cache{};
+  cache.data = pointer(UINTPTR_MAX - 255);
+  cache.format = MEGAMLA_KV_FP8_528;
+  cache.num_pages = 2;
+  cache.page_size = 1;
+  cache.page_stride = 528;
+  cache.cuda_device = -1;
+  std::array<int32_t, 1> one{1};
+  api::KvGather gather;
+  gather.cache = cache;
+  gather.seq_lens = api::tensor(one.data(), {1});
+  gather.block_table = api::tensor(one.data(), {1, 1});
+  gather.out = api::tensor(static_cast<void*>(memory.data()), {1, 0, 512}, MEGAMLA_BF16);
+  for (const megamla_device device : kDevices) {
+    EXPECT_EQ(api::supports(gather, device).code(), MEGAMLA_INVALID_ARGUMENT);
+    EXPECT_NE(std::string(megamla_last_error()).find("below 2^64"), std::string::npos) << megamla_last_error();
   }
 }
 

@@ -1,5 +1,7 @@
 #include "arena.hpp"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -10,24 +12,38 @@
 #include "gpu.hpp"
 
 namespace megamla::app {
+namespace {
+
+// Uninitialised.
+char* allocate(size_t size, Pages pages) {
+  constexpr size_t kAlignment = 256;
+  constexpr size_t kHugePage = size_t{2} << 20;
+  void* block = nullptr;
+  const bool huge = pages == Pages::kHuge && size >= kHugePage;
+  if (posix_memalign(&block, huge ? kHugePage : kAlignment, size) != 0) throw std::bad_alloc();
+#ifdef MADV_HUGEPAGE
+  if (huge) madvise(block, size / kHugePage * kHugePage, MADV_HUGEPAGE);  // a refusal changes nothing
+#endif
+  return static_cast<char*>(block);
+}
+
+}  // namespace
 
 void Arena::FreeHost::operator()(char* p) const { std::free(p); }
 void Arena::FreeDevice::operator()(char* p) const { gpu::release(p); }
 
-Arena::Arena(megamla_device device, int64_t limit)
-    : cuda_device_(device == MEGAMLA_DEVICE_CUDA ? gpu::device() : -1), left_(limit) {}
+Arena::Arena(megamla_device device, int64_t limit, Pages pages)
+    : cuda_device_(device == MEGAMLA_DEVICE_CUDA ? gpu::device() : -1), pages_(pages), left_(limit) {}
 
-Arena::Arena(Arena* outer) : cuda_device_(outer->cuda_device_), outer_(outer) {}
+Arena::Arena(Arena* outer) : cuda_device_(outer->cuda_device_), pages_(outer->pages_), outer_(outer) {}
 
 void* Arena::bytes(int64_t count, uint8_t fill) {
-  constexpr size_t kAlignment = 256;
   if (count < 0 || count > left_) throw std::bad_alloc();
   left_ -= count;
   const size_t size = static_cast<size_t>(std::max<int64_t>(count, 1));
-  void* block = nullptr;
-  if (posix_memalign(&block, kAlignment, size) != 0) throw std::bad_alloc();
+  char* block = allocate(size, pages_);
   Buffer buffer;
-  buffer.host.reset(static_cast<char*>(block));
+  buffer.host.reset(block);
   buffer.bytes = count;
   buffers_.emplace(buffer.host.get(), std::move(buffer));
   std::memset(block, fill, size);

@@ -11,6 +11,10 @@
 
 namespace megamla::app {
 
+// What large host buffers lie on. Huge pages cost time when they are cleared, and spare the search for the page of
+// every record that is read at random. Plain ones where the system has none.
+enum class Pages { kPlain, kHuge };
+
 // Buffers that an op works on and that the program fills and reads itself, freed together.
 //
 // They lie in host memory. For a GPU a buffer also gets a twin in device memory, made and filled when the buffer is
@@ -19,11 +23,11 @@ namespace megamla::app {
 class Arena {
  public:
   // `limit`: bytes in all; beyond it memory counts as exhausted. For sizes that come from a file.
-  explicit Arena(megamla_device device = MEGAMLA_DEVICE_CPU, int64_t limit = INT64_MAX);
-  // For the same device; finds the buffers of `outer`, which lives longer, too.
+  explicit Arena(megamla_device device = MEGAMLA_DEVICE_CPU, int64_t limit = INT64_MAX, Pages pages = Pages::kPlain);
+  // For the same device and on the same pages; finds the buffers of `outer`, which lives longer, too.
   explicit Arena(Arena* outer);
 
-  // Aligned to 256 bytes and exactly this long, so that a sanitizer sees the first byte beyond.
+  // Aligned to at least 256 bytes and exactly this long, so that a sanitizer sees the first byte beyond.
   void* bytes(int64_t count, uint8_t fill = 0);
   // Of the device alone, never copied and not filled: for workspaces. Host memory where there is no GPU.
   void* device_bytes(int64_t count);
@@ -59,6 +63,7 @@ class Arena {
   };
 
   int32_t cuda_device_ = -1;
+  Pages pages_ = Pages::kPlain;
   int64_t left_ = INT64_MAX;
   Arena* outer_ = nullptr;
   std::map<const char*, Buffer> buffers_;  // by host address

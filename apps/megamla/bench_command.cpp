@@ -94,6 +94,7 @@ nlohmann::json row_record(const bench::Row& row) {
   r["gbps"] = row.bytes / median / 1e9;
   r["bound_us"] = row.bound_seconds * 1e6;
   if (row.copy_bytes > 0) r["copy_gbps"] = row.copy_bytes / 1e9;
+  if (row.gemm_flops > 0) r["gemm_gflops"] = row.gemm_flops / 1e9;
   return r;
 }
 
@@ -118,7 +119,8 @@ int run(bench::Options& o, const DeviceOptions& device, const std::string& commi
   for (const auto& [op, options] : runs) {
     run_op(op, options, [&](bench::Row row) {
       const double copy_bytes = row.copy_bytes > 0 ? row.copy_bytes : ceilings.copy_bytes;
-      row.bound_seconds = std::max(row.flops / ceilings.gemm_flops, row.bytes / copy_bytes);
+      const double gemm_flops = row.gemm_flops > 0 ? row.gemm_flops : ceilings.gemm_flops;
+      row.bound_seconds = std::max(row.flops / gemm_flops, row.bytes / copy_bytes);
       const double median = row.median();
       const auto name = row.cell["op"].get<std::string>();
       table.add({name, cell_text(row.cell), row.implementation, fmt::format("{:.1f}", median * 1e6),
@@ -147,15 +149,12 @@ Command bench_command() {
   command.summary = "Time ops and set them beside their bound";
   command.examples = fmt::format(
       "OP is one of {}.\n"
-      "Each row is the median of --repeats timings on inputs that no cache holds: of single calls on the CPU, of "
-      "replays "
-      "of a graph of\n"
-      "calls on a GPU. The bound is the larger of arithmetic over the GEMM rate (measured; on a GPU the tensor cores' "
-      "at "
-      "the highest\n"
-      "clock) and bytes over the copy bandwidth measured in the same run,\n"
-      "beside the calls where a row has a copy_gbps of its own. layer_step: ops_us is the sum of the step's ops, each\n"
-      "timed by itself.\n"
+      "Each row is the median of --repeats timings on inputs that no cache holds: of single calls on the CPU, of\n"
+      "replays of a graph of calls on a GPU. The bound is the larger of arithmetic over the GEMM rate (measured; on a\n"
+      "GPU the tensor cores' at the highest clock) and bytes over the copy bandwidth, measured in the same run, "
+      "beside\n"
+      "the calls where a row has a gemm_gflops or a copy_gbps of its own. layer_step: ops_us is the sum of the step's\n"
+      "ops, each timed by itself.\n"
       "\n"
       "Examples:\n"
       "  megamla bench decode_attention --heads 64,8 --tokens 1,32,128\n"

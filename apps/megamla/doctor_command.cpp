@@ -1,11 +1,13 @@
 // megamla doctor: what this build and machine support, op by op, and why not.
 #include <omp.h>
 
+#include <cstdlib>
 #include <memory>
 
 #include "command.hpp"
 #include "core/tensor.hpp"
 #include "cpu/gemm.hpp"
+#include "cpu/simd/level.hpp"
 #include "doctor/probes.hpp"
 #include "gpu.hpp"
 #include "options.hpp"
@@ -28,12 +30,15 @@ std::string describe_gpu(nlohmann::json* machine) {
 }
 
 int run(const JsonOption& json) {
-  nlohmann::json machine = {{"threads", omp_get_max_threads()}, {"gemm", cpu::gemm_name(cpu::native_gemm_type())}};
-  fmt::print("megamla {}\nthreads: {}\nGEMMs on the CPU: {}{}\n", megamla_version(), omp_get_max_threads(),
+  nlohmann::json machine = {{"threads", omp_get_max_threads()},
+                            {"vector_code", cpu::simd_name()},
+                            {"gemm", cpu::gemm_name(cpu::native_gemm_type())}};
+  const char* limit = std::getenv("MEGAMLA_SIMD");
+  fmt::print("megamla {}\nthreads: {}\nvector code: {}{}\nGEMMs on the CPU: {}{}\n", megamla_version(),
+             omp_get_max_threads(), cpu::simd_name(),
+             limit == nullptr || *limit == 0 ? "" : " (limited by MEGAMLA_SIMD)",
              cpu::gemm_name(cpu::native_gemm_type()),
-             cpu::native_gemm_type() == cpu::GemmType::kBf16
-                 ? ""
-                 : " (no AVX512-BF16 or AMX here: fp32 takes twice the time)");
+             cpu::native_gemm_type() == cpu::GemmType::kBf16 ? "" : " (no bf16 products here: twice the time)");
   const std::string cuda = describe_gpu(&machine);
   fmt::print("GPU: {}\n", cuda);
   Table table({"op", "device", "implementation or reason"});
@@ -58,6 +63,7 @@ Command doctor_command() {
   command.summary = "Say what this machine supports, op by op, and why not";
   command.examples =
       "Each op is asked with one token of 64 heads, an fp8_528 window and nvfp4_288 compressed rows.\n"
+      "MEGAMLA_SIMD=avx512, avx2 or plain limits what every command uses of an x86-64 CPU.\n"
       "\n"
       "Examples:\n"
       "  megamla doctor\n"

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "command.hpp"
+#include "cpu/simd/level.hpp"
 #include "megamla/types.h"
 #include "text.hpp"
 
@@ -75,6 +76,7 @@ int run(int argc, char** argv) {
     const std::string where = calling(app);
     return fail(where, fmt::format("{} (see {} --help)", error.what(), where));
   }
+  if (const Status limit = cpu::check_simd_limit(); !limit.ok()) return fail("megamla", limit.message());
   const CLI::App* chosen = app.get_subcommands().front();
   try {
     return bodies.at(chosen)();

@@ -9,10 +9,10 @@
 
 namespace megamla::app {
 
-// --device auto|cpu|reference|cuda, --threads N.
 // Of an option: a number from `low` to `high`, which "nan" is not.
 CLI::Validator number_in(double low, double high);
 
+// --device auto|cpu|reference|cuda, --threads N.
 struct DeviceOptions {
   std::string device = "auto";
   int threads = 0;

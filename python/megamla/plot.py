@@ -16,7 +16,8 @@ Row = Dict[str, Any]
 # In a label in this order; what is not here comes after.
 _FIELDS = "by op case path heads topk window window_format topk_format format output".split()
 # Not part of a case.
-_MEASURED = {"us_median", "us_min", "us_max", "bound_us", "tflops", "gbps", "tokens", "implementation"}
+_MEASURED = {"us_median", "us_min", "us_max", "bound_us", "tflops", "gbps", "copy_gbps", "gemm_gflops"}
+_MEASURED |= {"tokens", "implementation", "keys", "gather_us", "ops", "ops_us"}
 
 
 class Refused(Exception):

@@ -65,10 +65,11 @@ inline megamla_tensor host_tensor(void* data, megamla_dtype dtype, std::initiali
 }
 
 // Rows begin..end-1 of the first dimension ("token slice"): same strides, so a slice of an output pair keeps its
-// packing.
+// packing. A slice without elements starts where the tensor does: nobody checked its offset.
 inline megamla_tensor slice(megamla_tensor t, int64_t begin, int64_t end) {
-  const int64_t offset = begin * t.stride[0] * megamla_dtype_size(static_cast<megamla_dtype>(t.dtype));
-  if (t.data != nullptr) t.data = static_cast<char*>(t.data) + offset;
+  if (t.data != nullptr && begin < end && !is_empty(t)) {
+    t.data = static_cast<char*>(t.data) + begin * t.stride[0] * megamla_dtype_size(static_cast<megamla_dtype>(t.dtype));
+  }
   t.shape[0] = end - begin;
   return t;
 }

@@ -139,6 +139,8 @@ Validator& Validator::tensor(const char* name, const megamla_tensor& t, std::ini
   }
   if (!ok()) return *this;
   require(extent_elements(t) >= 0, name, "an extent below 2^60 elements", strides);
+  if (!ok()) return *this;
+  addressable(name, t.data, extent_elements(t) * megamla_dtype_size(static_cast<megamla_dtype>(t.dtype)));
   aligned(name, t.data, megamla_dtype_size(static_cast<megamla_dtype>(t.dtype)));
   if (access == Access::kWrite) {
     require(!self_overlaps(t), name, "an output whose elements do not overlap", [&] { return "strides " + strides(); });
@@ -186,7 +188,7 @@ Validator& Validator::cache(const char* name, const megamla_kv_cache& c,
   require(c.page_stride >= page_bytes && c.page_stride % 16 == 0, name, page_text, c.page_stride);
   require(c.page_stride <= (std::numeric_limits<int64_t>::max() >> 1) / c.num_pages, name, "an extent below 2^62 bytes",
           [&] { return fmt::format("{} pages of {} bytes", c.num_pages, c.page_stride); });
-  return *this;
+  return ok() ? addressable(name, c.data, (c.num_pages - 1) * c.page_stride + page_bytes) : *this;
 }
 
 Validator& Validator::output_pair(const char* name, const megamla_tensor& out, const char* scale_name,
@@ -232,6 +234,12 @@ Validator& Validator::aligned(const char* name, const void* pointer, int64_t ali
       reinterpret_cast<uintptr_t>(pointer) % static_cast<uintptr_t>(alignment) == 0, name,
       [&] { return fmt::format("an address that is a multiple of {}", alignment); },
       [&] { return fmt::format("{}", pointer); });
+}
+
+Validator& Validator::addressable(const char* name, const void* begin, int64_t bytes) {
+  uintptr_t end = 0;
+  return require(!__builtin_add_overflow(reinterpret_cast<uintptr_t>(begin), static_cast<uintptr_t>(bytes), &end), name,
+                 "memory that ends below 2^64", [&] { return fmt::format("{} bytes from {}", bytes, begin); });
 }
 
 Validator& Validator::finite(const char* name, double value) {

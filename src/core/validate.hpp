@@ -43,6 +43,8 @@ class Validator {
   Validator& range(const char* name, int64_t value, int64_t low, int64_t high);  // inclusive
   Validator& multiple_of(const char* name, int64_t value, int64_t factor);
   Validator& aligned(const char* name, const void* pointer, int64_t alignment);
+  // `bytes` bytes from `begin` do not reach past the end of the address space.
+  Validator& addressable(const char* name, const void* begin, int64_t bytes);
   Validator& finite(const char* name, double value);
   // Any other fact: refused with "<op>: <name>: expected <expected>, got <got>". Each of the two is a string, a number,
   // a tensor to be described, or a function that makes a string: where the fact holds, no text is made.

@@ -238,6 +238,7 @@ class Linear {
     for (int64_t t = 0; t < tokens; t += kTokenTile) {
       const int64_t count = std::min(kTokenTile, tokens - t);
       const bool last = t + count == tokens;
+      // There are no rows of zeros behind the inputs of the dots.
       gemm.m = method_ == Method::kDots ? count : format::round_up(count, kTokenGranule);
       gemm.lda = last ? inputs.ld_last : inputs.ldx;
       const void* x =

@@ -5,6 +5,8 @@
 #include <map>
 #include <oneapi/dnnl/dnnl.hpp>
 
+#include "cpu/simd/level.hpp"
+
 namespace megamla::cpu {
 namespace {
 
@@ -22,8 +24,23 @@ class SingleThreaded {
   int before_;
 };
 
+// Once, before oneDNN first looks at the processor; too late where the process has used oneDNN itself.
+void limit_isa() {
+#if defined(__x86_64__)
+  static const bool done = [] {
+    if (simd_limit() == SimdLevel::kAvx2) dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx2);
+    if (simd_limit() == SimdLevel::kPlain) dnnl::set_max_cpu_isa(dnnl::cpu_isa::sse41);
+    return true;
+  }();
+  static_cast<void>(done);
+#endif
+}
+
 const dnnl::engine& engine() {
-  static const dnnl::engine instance(dnnl::engine::kind::cpu, 0);
+  static const dnnl::engine instance = [] {
+    limit_isa();
+    return dnnl::engine(dnnl::engine::kind::cpu, 0);
+  }();
   return instance;
 }
 
@@ -65,6 +82,7 @@ const Primitive& primitive_for(const Gemm& g) {
 
 GemmType native_gemm_type() {
   static const GemmType type = [] {
+    limit_isa();
     const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
     constexpr auto kBf16 = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
     return (isa & kBf16) == kBf16 ? GemmType::kBf16 : GemmType::kF32;

@@ -18,11 +18,28 @@ constexpr int64_t kRowsAhead = 4;  // rows whose memory is fetched before they a
 // Workers share the slots, not the rows: a slot's bytes have one writer, so a slot that is named twice holds its last
 // row whatever the number of threads. Blocks of slots keep planar scale rows of one cache line on one worker, and give
 // a worker rows that follow each other in memory.
-int64_t owner_of(int64_t slot, int64_t workers) {
-  constexpr int64_t kSlotsPerBlock = 64;
-  const uint64_t mixed = static_cast<uint64_t>(slot / kSlotsPerBlock) * 0x9e3779b97f4a7c15U;
-  return static_cast<int64_t>(((mixed >> 32) * static_cast<uint64_t>(workers)) >> 32);
-}
+class Ownership {
+ public:
+  Ownership(int64_t worker, int64_t workers) : worker_(worker), workers_(workers) {}
+
+  // Slots mostly follow each other: the answer for a block is kept.
+  bool holds(int64_t slot) {
+    constexpr int64_t kSlotsPerBlock = 64;
+    const int64_t block = slot / kSlotsPerBlock;
+    if (block != block_) {
+      block_ = block;
+      const uint64_t mixed = static_cast<uint64_t>(block) * 0x9e3779b97f4a7c15U;
+      holds_ = static_cast<int64_t>(((mixed >> 32) * static_cast<uint64_t>(workers_)) >> 32) == worker_;
+    }
+    return holds_;
+  }
+
+ private:
+  int64_t worker_;
+  int64_t workers_;
+  int64_t block_ = -1;
+  bool holds_ = false;
+};
 
 template <class Record>
 class Inserter {
@@ -39,11 +56,13 @@ class Inserter {
   // Writes the rows of one worker's slots; returns how many rows were refused (worker 0 counts for all).
   int64_t insert(int64_t worker, int64_t workers) const {
     int64_t refused = 0;
+    Ownership mine(worker, workers);
+    Ownership mine_ahead = mine;
     for (int64_t t = 0; t < rows_; ++t) {
-      if (t + kRowsAhead < rows_) fetch_row(t + kRowsAhead, worker, workers);
+      if (t + kRowsAhead < rows_) fetch_row(t + kRowsAhead, mine_ahead);
       const int64_t slot = at<const int64_t>(p_.slot_mapping, t);
       if (slot < 0) continue;
-      if (slot < rule_.num_slots && owner_of(slot, workers) != worker) continue;
+      if (slot < rule_.num_slots && !mine.holds(slot)) continue;
       const int64_t position = present(p_.positions) ? index_at(p_.positions, t) : 0;
       const plan::InsertTarget target = plan::insert_target(rule_, slot, position);
       if (target.slot >= 0) write_row(t, target);
@@ -55,9 +74,9 @@ class Inserter {
 
  private:
   // Both ends of a row that this worker will write.
-  void fetch_row(int64_t t, int64_t worker, int64_t workers) const {
+  void fetch_row(int64_t t, Ownership& mine) const {
     const int64_t slot = at<const int64_t>(p_.slot_mapping, t);
-    if (slot < 0 || slot >= rule_.num_slots || owner_of(slot, workers) != worker) return;
+    if (slot < 0 || slot >= rule_.num_slots || !mine.holds(slot)) return;
     const auto bytes = format::slot_bytes(p_.cache, slot);
     fetch(&at<const format::Bf16>(p_.latent, t, 0), format::kHeadDim * static_cast<int64_t>(sizeof(format::Bf16)));
     fetch(bytes.data, Record::kDataBytes);

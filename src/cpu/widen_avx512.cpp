@@ -1,6 +1,7 @@
 #include "cpu/widen_avx512.hpp"
 
 #include "cpu/e4m3_avx512.hpp"
+#include "cpu/simd/level.hpp"
 
 #if defined(__x86_64__)
 
@@ -26,9 +27,9 @@ void widen_slowly(const uint8_t* codes, float scale, format::Bf16* out) {
 }  // namespace
 
 bool has_avx512_vbmi() {
-  static const bool has = __builtin_cpu_supports("avx512bf16") != 0 && __builtin_cpu_supports("avx512vbmi") != 0 &&
-                          __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512dq") != 0 &&
-                          __builtin_cpu_supports("avx512vl") != 0;
+  static const bool has = simd_limit() == SimdLevel::kAvx512 && __builtin_cpu_supports("avx512bf16") != 0 &&
+                          __builtin_cpu_supports("avx512vbmi") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
+                          __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0;
   return has;
 }
 

@@ -39,6 +39,7 @@ extern "C" megamla_status megamla_output_pair_views(void* memory, int64_t tokens
     MEGAMLA_RETURN_IF_ERROR(layer::check_extent(tokens, groups));
     Validator v("output_pair", -1);
     v.require(memory != nullptr || tokens == 0, "memory", "a non-null pointer", "NULL").aligned("memory", memory, 16);
+    v.addressable("memory", memory, megamla_output_pair_bytes(tokens, groups));
     MEGAMLA_RETURN_IF_ERROR(v.status());
     char* begin = static_cast<char*>(memory);
     *data = host_tensor(begin, MEGAMLA_F8_E4M3, {tokens, groups, format::kGroupWidth});

@@ -107,19 +107,19 @@ Status check_memory(const megamla_layer_config& c, const megamla_forward_params&
       {"state_block", used(ring, m.state_block)},
       {"topk", used(compressed, m.topk)}};
   const megamla_tensor workspace = p.workspace->view();
-  const megamla_kv_cache no_cache{};
   Validator v(kOp, cuda_device);
   ops::check_apart(v, outputs, inputs);
-  for (const megamla_kv_cache* cache : {&p.window, compressed ? &p.compressed : &no_cache}) {
-    const char* name = cache == &p.window ? "window" : "compressed";
-    for (const auto& tensors : {outputs, inputs}) {
-      for (const ops::NamedTensor& t : tensors) v.no_overlap(t.name, *t.tensor, name, *cache);
-    }
-    v.no_overlap("workspace", workspace, name, *cache);
-  }
+  const auto apart_from_caches = [&](const char* name, const megamla_tensor& tensor) {
+    v.no_overlap(name, tensor, "window", p.window);
+    if (compressed) v.no_overlap(name, tensor, "compressed", p.compressed);
+  };
   for (const auto& tensors : {outputs, inputs}) {
-    for (const ops::NamedTensor& t : tensors) v.no_overlap(t.name, *t.tensor, "workspace", workspace);
+    for (const ops::NamedTensor& t : tensors) {
+      apart_from_caches(t.name, *t.tensor);
+      v.no_overlap(t.name, *t.tensor, "workspace", workspace);
+    }
   }
+  apart_from_caches("workspace", workspace);
   return v.status();
 }
 

@@ -15,6 +15,7 @@ Status check_buffer(const void* buffer, int64_t bytes) {
   Validator v("workspace", -1);
   v.range("bytes", bytes, 0, kMaxBytes).aligned("buffer", buffer, kWorkspaceAlignment);
   v.require(buffer != nullptr || bytes == 0, "buffer", "a non-null pointer", "NULL");
+  if (v.ok()) v.addressable("buffer", buffer, bytes);
   return v.status();
 }
 

@@ -123,7 +123,7 @@ struct Pools {
     return static_cast<double>(window_keys) * record(window) + compressed_keys * record(compressed);
   }
 
-  app::Arena arena;
+  Inputs arena;
   megamla_kv_cache window, compressed;
 };
 
@@ -154,10 +154,11 @@ struct PagedCall {
     choose(0);
     Row row;
     row.implementation = implementation(params, exec);
-    row.seconds = time_calls(o, sets, [&](int i) {
+    const auto call = [&](int i) {
       choose(i);
       run_op(arena, params, exec);
-    });
+    };
+    time_beside_gemms(o, sets, call, row);
     return row;
   }
 
@@ -225,7 +226,7 @@ void bench_decode_attention(const Options& o, const Emit& emit) {
 namespace {
 
 void bench_gathered(const Options& o, const Emit& emit) {
-  app::Arena pools(o.device());
+  Inputs pools(o.device());
   const int64_t row_sets = kColdBytes / (kRows * kDims * 2) + 1;
   std::mt19937_64 random(7);
   std::vector<megamla_tensor> rows;
@@ -268,11 +269,12 @@ void bench_gathered(const Options& o, const Emit& emit) {
         row.implementation = implementation(p, exec);
         row.flops = attention_flops(tokens, heads, static_cast<double>(keys));
         row.bytes = row_bytes + static_cast<double>(tokens * heads * kDims * 3);  // each row once, q and output
-        row.seconds = time_calls(o, sets, [&](int i) {
+        const auto call = [&](int i) {
           p.kv = rows[static_cast<size_t>(i % row_sets)];
           p.indices = slice(indices, i * tokens, (i + 1) * tokens);
           run_op(arena, p, exec);
-        });
+        };
+        time_beside_gemms(o, sets, call, row);
         emit(std::move(row));
       }
     }

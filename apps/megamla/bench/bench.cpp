@@ -39,6 +39,61 @@ void copy(const char* from, int64_t bytes, int threads, char* to) {
   });
 }
 
+// oneDNN's product of the type that this machine multiplies best: 2048^3, all threads.
+class CeilingGemm {
+ public:
+  static constexpr int64_t kSize = 2048;
+  static constexpr double kFlops = 2.0 * kSize * kSize * kSize;
+
+  explicit CeilingGemm(const megamla_exec& exec) : threads_(resolve_threads(exec.num_threads)) {
+    if (type_ == cpu::GemmType::kBf16) {
+      fill_bf16(a_, kSize * kSize, 1);
+      fill_bf16(b_, kSize * kSize, 2);
+    } else {
+      std::fill_n(reinterpret_cast<float*>(a_), kSize * kSize, 0.5F);
+      std::fill_n(reinterpret_cast<float*>(b_), kSize * kSize, 0.25F);
+    }
+  }
+
+  // Each thread multiplies its rows of A with all of B: how oneDNN itself divides such a product.
+  void run() {
+    parallel_ranges(kSize, threads_, [&](int64_t begin, int64_t end, int) {
+      const cpu::Gemm gemm{type_, end - begin, kSize, kSize, kSize, kSize, kSize, true};
+      const Status status = cpu::run_gemm(gemm, a_ + begin * kSize * element_, b_, out_ + begin * kSize);
+      static_cast<void>(status);
+    });
+  }
+
+ private:
+  int threads_;
+  cpu::GemmType type_ = cpu::native_gemm_type();
+  int64_t element_ = cpu::gemm_element_size(type_);
+  Inputs arena_{MEGAMLA_DEVICE_CPU};
+  char* a_ = static_cast<char*>(arena_.bytes(kSize * kSize * element_));
+  char* b_ = static_cast<char*>(arena_.bytes(kSize * kSize * element_));
+  float* out_ = static_cast<float*>(arena_.bytes(kSize * kSize * 4));
+};
+
+// Of each call, and of what is timed after it: call(i % sets), then beside(i). The first is warm-up.
+struct Alternated {
+  std::vector<double> calls;  // ascending, both
+  std::vector<double> beside;
+};
+Alternated time_alternately(const Options& options, int sets, const std::function<void(int)>& call,
+                            const std::function<void(int)>& beside) {
+  Alternated times;
+  for (int i = 0; i <= options.repeats; ++i) {
+    const double one = seconds_of([&] { call(i % sets); });
+    const double other = seconds_of([&] { beside(i); });
+    if (i == 0) continue;
+    times.calls.push_back(one);
+    times.beside.push_back(other);
+  }
+  std::sort(times.calls.begin(), times.calls.end());
+  std::sort(times.beside.begin(), times.beside.end());
+  return times;
+}
+
 uint64_t next_random(uint64_t& state) {
   state += 0x9E3779B97F4A7C15U;
   uint64_t z = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9U;
@@ -58,32 +113,12 @@ Ceilings measure_ceilings(const megamla_exec& exec) {
     c.copy_bytes = app::gpu::copy_bandwidth();
     return c;
   }
-  const int threads = resolve_threads(exec.num_threads);
-  const cpu::GemmType type = cpu::native_gemm_type();
-  c.gemm = cpu::gemm_name(type);
-  constexpr int64_t kSize = 2048;
-  app::Arena arena;
-  char* a = static_cast<char*>(arena.bytes(kSize * kSize * cpu::gemm_element_size(type)));
-  char* b = static_cast<char*>(arena.bytes(kSize * kSize * cpu::gemm_element_size(type)));
-  auto* out = static_cast<float*>(arena.bytes(kSize * kSize * 4));
-  if (type == cpu::GemmType::kBf16) {
-    fill_bf16(a, kSize * kSize, 1);
-    fill_bf16(b, kSize * kSize, 2);
-  } else {
-    std::fill_n(reinterpret_cast<float*>(a), kSize * kSize, 0.5F);
-    std::fill_n(reinterpret_cast<float*>(b), kSize * kSize, 0.25F);
-  }
-  // Each thread multiplies its rows of A with all of B: how oneDNN itself divides such a product.
-  const double seconds = best_of(5, [&] {
-    parallel_ranges(kSize, threads, [&](int64_t begin, int64_t end, int) {
-      const cpu::Gemm gemm{type, end - begin, kSize, kSize, kSize, kSize, kSize, true};
-      const Status status =
-          cpu::run_gemm(gemm, a + begin * kSize * cpu::gemm_element_size(type), b, out + begin * kSize);
-      static_cast<void>(status);
-    });
-  });
-  c.gemm_flops = 2.0 * kSize * kSize * kSize / seconds;
+  CeilingGemm gemm(exec);
+  c.gemm = cpu::gemm_name(cpu::native_gemm_type());
+  c.gemm_flops = CeilingGemm::kFlops / best_of(5, [&] { gemm.run(); });
 
+  const int threads = resolve_threads(exec.num_threads);
+  Inputs arena(MEGAMLA_DEVICE_CPU);
   constexpr int64_t kCopy = int64_t{128} << 20;
   char* from = static_cast<char*>(arena.bytes(kCopy, 1));
   char* to = static_cast<char*>(arena.bytes(kCopy, 2));
@@ -130,21 +165,26 @@ void time_beside_copies(const Options& options, int sets, const std::function<vo
   const int threads = resolve_threads(options.exec.num_threads);
   const auto bytes = static_cast<int64_t>(row.bytes / 2);
   const int64_t places = (kColdBytes + bytes - 1) / bytes;
-  app::Arena arena;
+  Inputs arena(MEGAMLA_DEVICE_CPU);
   const char* from = static_cast<char*>(arena.bytes(places * bytes, 1));
   char* to = static_cast<char*>(arena.bytes(places * bytes, 2));
-  std::vector<double> copies;
-  for (int i = 0; i <= options.repeats; ++i) {  // the first is warm-up
-    const double one = seconds_of([&] { call(i % sets); });
+  Alternated times = time_alternately(options, sets, call, [&](int i) {
     const int64_t place = i % places * bytes;
-    const double copied = seconds_of([&] { copy(from + place, bytes, threads, to + place); });
-    if (i == 0) continue;
-    row.seconds.push_back(one);
-    copies.push_back(copied);
+    copy(from + place, bytes, threads, to + place);
+  });
+  row.seconds = std::move(times.calls);
+  row.copy_bytes = row.bytes / median(times.beside);
+}
+
+void time_beside_gemms(const Options& options, int sets, const std::function<void(int)>& call, Row& row) {
+  if (options.device() == MEGAMLA_DEVICE_CUDA) {
+    row.seconds = time_calls(options, sets, call);
+    return;
   }
-  std::sort(row.seconds.begin(), row.seconds.end());
-  std::sort(copies.begin(), copies.end());
-  row.copy_bytes = row.bytes / copies[copies.size() / 2];
+  CeilingGemm gemm(options.exec);
+  Alternated times = time_alternately(options, sets, call, [&](int) { gemm.run(); });
+  row.seconds = std::move(times.calls);
+  row.gemm_flops = CeilingGemm::kFlops / median(times.beside);
 }
 
 void check(megamla_status status) {

@@ -3,8 +3,8 @@
 // A row is the median of at least five timings; the inputs move on to other bytes of a set of at least 240 MB before
 // they come back to the same, as a real step finds them cold. On the CPU a timing is one call; on the GPU it is one
 // replay of a graph of calls that goes through the whole set, divided by their number. The bound is the larger of
-// arithmetic over the GEMM rate and bytes over the copy bandwidth; the copy is measured in the same run (beside the
-// calls of kv_insert and kv_gather), and so is the CPU's GEMM.
+// arithmetic over the GEMM rate and bytes over the copy bandwidth. The copy is measured in the same run (beside the
+// calls of kv_insert and kv_gather), and so is the CPU's GEMM (beside the calls of attention).
 #pragma once
 
 #include <functional>
@@ -56,6 +56,7 @@ struct Row {            // NOLINT(bugprone-exception-escape): json's move may th
   double bytes = 0;
   std::vector<double> seconds;  // ascending
   double copy_bytes = 0;        // per second, of copies timed beside the calls; 0: there were none
+  double gemm_flops = 0;        // per second, of GEMMs timed beside the calls; 0: there were none
   double bound_seconds = 0;
 
   double median() const { return bench::median(seconds); }
@@ -70,6 +71,15 @@ std::vector<double> time_calls(const Options& options, int sets, const std::func
 // by memcpy on as many threads from other memory to other memory, so that both meet the memory in the same state; on
 // the GPU a large copy follows the calls. `row.bytes` must be set.
 void time_beside_copies(const Options& options, int sets, const std::function<void(int)>& call, Row& row);
+
+// Sets row.seconds, and on the CPU row.gemm_flops: after each call oneDNN multiplies as for Ceilings, so that both meet
+// the machine in the same state.
+void time_beside_gemms(const Options& options, int sets, const std::function<void(int)>& call, Row& row);
+
+// What ops and ceilings work on: huge pages, as a long-lived pool should lie on.
+struct Inputs : app::Arena {
+  explicit Inputs(megamla_device device) : Arena(device, INT64_MAX, app::Pages::kHuge) {}
+};
 
 using Emit = std::function<void(Row)>;
 void bench_decode_attention(const Options& options, const Emit& emit);

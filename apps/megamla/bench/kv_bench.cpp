@@ -48,7 +48,7 @@ double record_bytes(const std::string& format_name) {
 }  // namespace
 
 Row time_insert(const Options& o, const std::string& format_name, int64_t rows) {
-  app::Arena arena(o.device());
+  Inputs arena(o.device());
   const int sets = input_sets(o, static_cast<double>(rows) * record_bytes(format_name));
   megamla_kv_insert_params p;
   megamla_kv_insert_init(&p);
@@ -86,7 +86,7 @@ void bench_kv_insert(const Options& o, const Emit& emit) {
 }
 
 Row time_gather(const Options& o, const std::string& format_name, int64_t rows) {
-  app::Arena arena(o.device());
+  Inputs arena(o.device());
   const int sets = input_sets(o, static_cast<double>(rows) * record_bytes(format_name));
   const int64_t columns = (rows + kPage - 1) / kPage;
   megamla_kv_gather_params p;
@@ -122,7 +122,7 @@ void bench_index_ops(const Options& o, const std::string& op, const Emit& emit) 
   constexpr int64_t kTopk = 512;
   constexpr int64_t kSeqLen = 4096;
   for (const int64_t n : o.tokens) {
-    app::Arena arena(o.device());
+    Inputs arena(o.device());
     const auto i32 = [&](std::initializer_list<int64_t> shape) { return arena.tensor(MEGAMLA_I32, shape); };
     const megamla_tensor table = i32({n, kSeqLen / 32});
     const megamla_tensor starts = i32({n + 1});

@@ -96,7 +96,7 @@ Row time_case(const Options& o, app::Arena& weights, const Weights& w, const Lin
 
 // The same product by cuBLASLt, weights and x in bf16.
 void bench_peer(const Options& o, const LinearCase& c, const Emit& emit) {
-  app::Arena weights(o.device());
+  Inputs weights(o.device());
   std::vector<void*> weight;
   const int64_t count = c.groups * c.in * c.out;
   for (int64_t i = 0; i < sets_of(c, 2); ++i) {

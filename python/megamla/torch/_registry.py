@@ -15,7 +15,6 @@ from torch import library
 from .. import ops
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_operators = library.Library("megamla", "DEF")
 # The compiler hands over tensors with the strides that the program gave them.
 _TAGS = (torch.Tag.needs_exact_strides,)
 # Annotations of megamla.ops as types of a schema; an int may be a size that the compiler knows by name only.
@@ -23,7 +22,7 @@ _TYPES = {"Tensor": "Tensor", "Output": "Tensor", "str": "str", "int": "SymInt",
 
 
 def schema_of(function: Callable[..., Any]) -> str:
-    """The schema of an operator that calls ``function`` and returns nothing: "rms_norm(Tensor x, ...) -> ()"."""
+    """The schema of an operator that calls ``function`` and returns nothing: "(Tensor x, ...) -> ()"."""
     arguments: list[str] = []
     aliases = iter("abcdefgh")
     for parameter in inspect.signature(function).parameters.values():
@@ -38,7 +37,7 @@ def schema_of(function: Callable[..., Any]) -> str:
             default = parameter.default
             argument += f'="{default}"' if isinstance(default, str) else f"={default}"
         arguments.append(argument)
-    return f"{function.__name__}({', '.join(arguments)}) -> ()"
+    return f"({', '.join(arguments)}) -> ()"
 
 
 def register_op(function: Callable[..., Any]) -> None:
@@ -50,10 +49,10 @@ def register_op(function: Callable[..., Any]) -> None:
     def run_without_memory(*args: Any, **kwargs: Any) -> None:
         pass
 
-    name = function.__name__
-    _operators.define(schema_of(function), tags=_TAGS)
-    _operators.impl(name, run, "CompositeExplicitAutograd")
-    library.register_fake(f"megamla::{name}", run_without_memory, lib=_operators)
+    name = f"megamla::{function.__name__}"
+    library.define(name, schema_of(function), tags=_TAGS)
+    library.impl(name, "CompositeExplicitAutograd", run)
+    library.register_fake(name, run_without_memory)
 
 
 def op(name: str) -> Callable[..., None]:
@@ -75,8 +74,9 @@ def composite(*written: str, schema: str = "") -> Callable[[_Function], _Functio
 
     def register(function: _Function) -> _Function:
         text = schema or library.infer_schema(function, mutates_args=written)
-        _operators.define(function.__name__ + text)
-        _operators.impl(function.__name__, function, "CompositeImplicitAutograd")
+        name = f"megamla::{function.__name__}"
+        library.define(name, text)
+        library.impl(name, "CompositeImplicitAutograd", function)
         return function
 
     return register

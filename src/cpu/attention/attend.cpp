@@ -122,9 +122,11 @@ class Call {
     const RowScratch scratch = memory_.worker(workspace_, worker);
     const int64_t keys = keys_of(t);
     if (keys > 0) load_query(multiplier_, view_, t, view_.rotation(t).cos_sin, scratch.q, scratch.scales);
+    KeyCursor cursor(view_, t);
     for (int64_t s = 0; s < num_segments(keys); ++s) {
       const Partial& target = s == 0 ? scratch.row : scratch.segment;
-      MEGAMLA_RETURN_IF_ERROR(attend_segment(multiplier_, view_, t, keys, s, t + threads(), scratch, target));
+      MEGAMLA_RETURN_IF_ERROR(
+          attend_segment(multiplier_, view_, segment(keys, s).size(), &cursor, t + threads(), scratch, target));
       if (s > 0) merge_partial(scratch.segment, view_.live_heads, scratch.row);
     }
     finish_row(t, scratch.row);
@@ -149,7 +151,10 @@ class Call {
     const Item item = memory_.items(workspace_)[i];
     const RowScratch scratch = memory_.worker(workspace_, worker);
     load_query(multiplier_, view_, item.t, view_.rotation(item.t).cos_sin, scratch.q, scratch.scales);
-    return attend_segment(multiplier_, view_, item.t, keys_of(item.t), item.segment, -1, scratch,
+    const KeyRange range = segment(keys_of(item.t), item.segment);
+    KeyCursor cursor(view_, item.t);
+    cursor.skip(range.begin);
+    return attend_segment(multiplier_, view_, range.size(), &cursor, -1, scratch,
                           memory_.segment_partial(workspace_, i));
   }
 

@@ -30,23 +30,20 @@ void decode(Record record, const uint8_t* data, const uint8_t* scale, float* out
 }
 
 void fetch_key(const KeyRef& key) {
-  if (!present(key.source->cache)) {
-    const auto* row = &at<const format::Bf16>(key.source->rows, key.slot);
-    return fetch(row, kDims * static_cast<int64_t>(sizeof(*row)));
-  }
-  const auto kind = static_cast<megamla_kv_format>(key.source->cache.format);
-  const auto bytes = format::slot_bytes(key.source->cache, key.slot);
-  fetch(bytes.data, format::data_bytes(kind));
-  fetch(bytes.scale, format::scale_bytes(kind));
+  const megamla_kv_cache& cache = key.source->cache;
+  if (!present(cache)) return fetch(key.data, kDims * static_cast<int64_t>(sizeof(format::Bf16)));
+  format::with_record(static_cast<megamla_kv_format>(cache.format), [&](auto record) {
+    fetch(key.data, decltype(record)::kDataBytes);
+    fetch(key.scale, decltype(record)::kScaleBytes);
+  });
 }
 
 template <class Value>
 void load_key(const KeyRef& key, Value* out) {
   const KeySource& source = *key.source;
-  if (!present(source.cache)) return copy_bf16(&at<const format::Bf16>(source.rows, key.slot), out);
-  const auto bytes = format::slot_bytes(source.cache, key.slot);
+  if (!present(source.cache)) return copy_bf16(reinterpret_cast<const format::Bf16*>(key.data), out);
   format::with_record(static_cast<megamla_kv_format>(source.cache.format),
-                      [&](auto record) { decode(record, bytes.data, bytes.scale, out); });
+                      [&](auto record) { decode(record, key.data, key.scale, out); });
 }
 
 template <class Value>

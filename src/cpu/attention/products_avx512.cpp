@@ -1,5 +1,6 @@
 #include "cpu/attention/products_avx512.hpp"
 
+#include "cpu/simd/level.hpp"
 #include "format/kv_record.hpp"
 
 #if defined(__x86_64__)
@@ -109,8 +110,9 @@ MEGAMLA_AVX512_BF16 void weigh_8x32(const uint16_t* weights, int64_t weight_stri
 }  // namespace
 
 bool has_avx512_bf16() {
-  return __builtin_cpu_supports("avx512bf16") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
-         __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0;
+  return simd_limit() == SimdLevel::kAvx512 && __builtin_cpu_supports("avx512bf16") != 0 &&
+         __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512dq") != 0 &&
+         __builtin_cpu_supports("avx512vl") != 0;
 }
 
 void scores_avx512(const uint16_t* q, int64_t heads, const uint16_t* keys, int64_t key_stride, int64_t count,

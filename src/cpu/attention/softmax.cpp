@@ -132,7 +132,7 @@ float weigh_scores(Multiplier multiplier, const float* scores, int64_t count, in
   if (largest > partial.shift[head] + kShiftSlack || partial.shift[head] == -FLT_MAX) {
     const float before = partial.shift[head];
     partial.shift[head] = std::max(largest, -FLT_MAX);
-    factor = std::exp2(before - partial.shift[head]);
+    factor = before == -FLT_MAX ? 0.0F : std::exp2(before - partial.shift[head]);
     partial.sum[head] *= factor;
   }
   partial.largest[head] = std::max(partial.largest[head], largest);

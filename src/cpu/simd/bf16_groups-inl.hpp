@@ -28,6 +28,18 @@ HWY_INLINE Halves load_halves(const format::Bf16* x) {
 }
 HWY_INLINE Halves magnitudes(Halves x) { return hn::And(x, u16(0x7fff)); }
 
+// AVX-512 looks 16-bit values up in a table of 32.
+#undef MEGAMLA_LOOKUP_32
+#if HWY_TARGET == HWY_AVX3
+#define MEGAMLA_LOOKUP_32 1
+// Lane i is that of the table which the lowest 5 bits of indices[i] name.
+HWY_INLINE Halves lookup(Halves table, Halves indices) {
+  return Halves{_mm512_permutexvar_epi16(indices.raw, table.raw)};
+}
+#else
+#define MEGAMLA_LOOKUP_32 0
+#endif
+
 // The lower byte of each lane.
 HWY_INLINE void store_bytes(Halves lanes, uint8_t* to) {
   const hn::Rebind<uint8_t, U16Wide> du8;

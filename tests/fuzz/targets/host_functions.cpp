@@ -10,6 +10,7 @@
 #include "fuzz/spoil.hpp"
 
 namespace megamla::fuzz {
+
 void split_batch(Choices& c) {
   Views v(c);
   const int64_t requests = c.in(0, 12);

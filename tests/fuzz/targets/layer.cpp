@@ -1,8 +1,7 @@
 // The whole layer: 8 heads x 512 over a hidden size of 32, any lengths, tables, slots and strides.
 //
 //  - Nothing but memory of the call is touched. A refused step writes nothing but its workspace, an accepted one
-//  nothing
-//    but elements of its outputs.
+//    nothing but elements of its outputs.
 //  - Reference and CPU refuse the same, and the CPU's bytes do not depend on the number of threads.
 //  - y is near the reference's.
 #include <array>
