@@ -7,6 +7,8 @@
 #include "cuda/decode_attention/kernel.hpp"
 #include "cuda/decode_attention/producer.cuh"
 #include "cuda/decode_attention/values.cuh"
+#include "cuda/launch.hpp"
+#include "cuda/ptx/grid.cuh"
 
 namespace megamla::cuda {
 namespace {
@@ -29,6 +31,7 @@ template <class First, class Second>
 __global__ void __launch_bounds__(kThreads, 1) decode_attention_kernel(const __grid_constant__ DecodeParams p) {
   extern __shared__ __align__(1024) uint8_t memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
+  ptx::follow_previous();
   trace(Trace::kStart);
   if (p.spread == plan::Spread::kKeys) deal_out(p, shared.deal);
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
@@ -67,19 +70,17 @@ Kernel kernel_of(megamla_kv_format window, megamla_kv_format compressed) {
 
 struct Launch {
   cudaLaunchConfig_t config{};
-  cudaLaunchAttribute attribute{};
+  cudaLaunchAttribute attributes[2] = {{}, overlap_attribute()};
 
   Launch(int cluster, int64_t blocks, cudaStream_t stream) {
-    attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim.x = static_cast<unsigned>(cluster);
-    attribute.val.clusterDim.y = 1;
-    attribute.val.clusterDim.z = 1;
+    attributes[0].id = cudaLaunchAttributeClusterDimension;
+    attributes[0].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
     config.gridDim = dim3(static_cast<unsigned>(blocks));
     config.blockDim = dim3(kThreads);
     config.dynamicSmemBytes = kSharedBytes;
     config.stream = stream;
-    config.attrs = &attribute;
-    config.numAttrs = 1;
+    config.attrs = attributes;
+    config.numAttrs = 2;
   }
   Launch(const Launch&) = delete;
   Launch& operator=(const Launch&) = delete;
@@ -107,7 +108,8 @@ cudaError_t decode_attention_device(megamla_kv_format window, megamla_kv_format 
   }
   if (error == cudaSuccess) error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
   for (int n = 2; n <= plan::kMostClusterBlocks && error == cudaSuccess; ++n) {
-    const Launch launch(n, n, nullptr);
+    Launch launch(n, n, nullptr);
+    launch.config.numAttrs = 1;  // the overlap is none of the attributes that this question is about
     error = cudaOccupancyMaxActiveClusters(&device->clusters[static_cast<size_t>(n)], kernel, &launch.config);
     if (n > 8 && error != cudaSuccess) {  // a device need not have clusters of more
       (void)cudaGetLastError();

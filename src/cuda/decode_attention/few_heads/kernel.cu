@@ -7,6 +7,8 @@
 #include "cuda/decode_attention/few_heads/kernel.hpp"
 #include "cuda/decode_attention/few_heads/loader.cuh"
 #include "cuda/decode_attention/few_heads/row_end.cuh"
+#include "cuda/launch.hpp"
+#include "cuda/ptx/grid.cuh"
 
 namespace megamla::cuda::few_heads {
 namespace {
@@ -178,6 +180,7 @@ template <class First, class Second, int kEights>
 __global__ void __launch_bounds__(kThreads, kBlocksPerSm<kEights>)
     decode_attention_few_heads(const __grid_constant__ DecodeParams p) {
   extern __shared__ __align__(128) uint8_t memory[];
+  ptx::follow_previous();
   using B = Block<First, Second, kEights>;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
@@ -259,16 +262,16 @@ cudaError_t launch(DecodeParams params, megamla_kv_format window, megamla_kv_for
   params.cluster_reciprocal = static_cast<uint32_t>(((int64_t{1} << 32) + shares.blocks - 1) / shares.blocks);
   params.stages = shares.stages;
 
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim = {static_cast<unsigned>(shares.blocks), 1, 1};
+  cudaLaunchAttribute attributes[2] = {{}, overlap_attribute()};
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim = {static_cast<unsigned>(shares.blocks), 1, 1};
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(params.items) * static_cast<unsigned>(shares.blocks));
   config.blockDim = dim3(kThreads);
   config.dynamicSmemBytes = static_cast<size_t>(device.fixed_bytes + shares.stages * device.stage_bytes);
   config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
+  config.attrs = attributes;
+  config.numAttrs = 2;
   return cudaLaunchKernelEx(&config, variant.kernel, params);
 }
 
