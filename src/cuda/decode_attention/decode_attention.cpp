@@ -89,10 +89,17 @@ DecodeParts parts_in(void* workspace) {
   return parts;
 }
 
+int64_t most_few_heads() {
+#if defined(MEGAMLA_TUNE)  // for sweeps on a device
+  if (const char* heads = std::getenv("MEGAMLA_FEW_HEADS_MOST")) return std::atoi(heads);
+#endif
+  return few_heads::kMostHeads;
+}
+
 }  // namespace
 
 int64_t decode_attention_workspace(const megamla_limits& limits) {
-  if (limits.heads <= few_heads::kMostHeads || limits.tokens == 0) return 0;
+  if (limits.heads <= most_few_heads() || limits.tokens == 0) return 0;
   const int64_t blocks = std::min<int64_t>(plan::kMostBlocks, limits.tokens * kMostHeadTiles * plan::kBlocksOfARow);
   return kTicketBytes + kStatsBytes + blocks * kPlaces * kPlaceBytes;
 }
@@ -104,7 +111,7 @@ Status decode_attention_supports(const megamla_decode_attention_params& p) {
 Status decode_attention(const megamla_decode_attention_params& p, const megamla_exec& exec) {
   DecodeParams d{};
   const int64_t live_heads = p.live_heads == 0 ? p.q.shape[1] : p.live_heads;
-  const bool few = live_heads <= few_heads::kMostHeads;
+  const bool few = live_heads <= most_few_heads();
   set_query(d, p, kKeyUnshift, few ? few_heads::kMostHeads / 2 : kTileHeads);
   set_query_steps(d);
   set_output(d, p);
