@@ -12,7 +12,7 @@
 namespace megamla::cuda::prefill {
 
 constexpr int kGroups = 8;          // of 32 dims, in a warpgroup's accumulators
-constexpr int kGroupsTogether = 2;  // in an iteration: straight code for all would be fetched anew for every row
+constexpr int kGroupsTogether = 4;  // in an iteration: straight code for all would be fetched anew for every row
 constexpr int kRotatedGroups = format::kRopeDim / 32;
 
 // The last two groups of the accumulators are the rotated dims.

@@ -9,7 +9,7 @@ namespace megamla::cuda {
 
 struct PrefillParams : AttentionParams {
   const uint16_t* kv;  // bf16 [rows, 512]
-  int64_t kv_row_stride;
+  int64_t kv_row_bytes;
   uint32_t kv_rows;
   const int32_t* indices;
   int64_t indices_row_stride;

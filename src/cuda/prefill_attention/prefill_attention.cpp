@@ -12,7 +12,7 @@ namespace {
 
 void set_keys(PrefillParams& d, const megamla_prefill_attention_params& p) {
   d.kv = data<const uint16_t>(p.kv);
-  d.kv_row_stride = p.kv.stride[0];
+  d.kv_row_bytes = p.kv.stride[0] * int64_t{sizeof(uint16_t)};
   // Indices are int32, none is larger.
   d.kv_rows = static_cast<uint32_t>(std::min<int64_t>(p.kv.shape[0], int64_t{INT32_MAX} + 1));
   d.indices = data<const int32_t>(p.indices);

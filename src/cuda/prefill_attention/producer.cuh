@@ -1,8 +1,9 @@
 // Producer warps: rows of kv into a swizzled key tile and the heads of Q into theirs, 16 bytes a copy, past the
 // registers.
 //
-// A warp fetches 16 keys of each tile, a row in two copies of 512 bytes. The list of the next tile is read while this
-// one waits for its place. Q of a row follows the row's first tile, whose place becomes free a little earlier.
+// A warp fetches 16 keys of each tile, in two halves: of each key 256 dims in one copy, 16 lanes at dim 128 half, 16 at
+// 256 + 128 half. The list of the next tile is read while this one waits for its place, and addresses are worked out
+// before. Q of a row follows the row's first tile, whose place becomes free a little earlier.
 #pragma once
 
 #include "cuda/prefill_attention/tiles.cuh"
@@ -17,72 +18,84 @@ struct Producer {
   const PrefillParams& p;
   Shared& shared;
   int lane;
-  int warp;  // of the producers
+  int warp;     // of the producers
+  uint64_t kv;  // of row 0, from the lane's first dim on
+  uint32_t to;  // of the warp's first key, the lane's chunk of the first half in stage 0
 
-  // Key tile `begin` .. of the list of a row.
-  struct Tile {
-    Row row;
-    int length;  // of the list
-    int begin;
-  };
   // Walks the tiles of all rows that have any.
   struct Walk {
-    Tile tile;
-    int index = 0;  // of the coming row
+    Row row;
+    int length = 0;  // of the row's list
+    int begin = 0;   // of the tile
+    int index = 0;   // of the coming row
     int coming_length;
+    int first;            // entry of the lane in a tile
+    const int32_t* list;  // the lane's entry (16 lanes have one)
 
-    __device__ __forceinline__ explicit Walk(const PrefillParams& p) : coming_length(load_length(p, row_at(p, 0))) {
-      tile.length = tile.begin = 0;
-    }
-    __device__ __forceinline__ Tile next(const PrefillParams& p) {
-      tile.begin += kTileKeys;
-      while (tile.begin >= tile.length) {
-        tile.row = row_at(p, index);
-        if (!tile.row.any()) break;
-        tile.length = clamped(p, coming_length);
-        tile.begin = 0;
+    __device__ __forceinline__ Walk(const PrefillParams& p, int first_entry)
+        : coming_length(load_length(p, row_at(p, 0))), first(first_entry), list(p.indices) {}
+    __device__ __forceinline__ void next(const PrefillParams& p) {
+      begin += kTileKeys;
+      list += kTileKeys * p.indices_column_stride;
+      while (begin >= length) {
+        row = row_at(p, index);
+        if (!row.any()) break;
+        length = clamped(p, coming_length);
+        begin = 0;
+        list = p.indices + row.token * p.indices_row_stride + first * p.indices_column_stride;
         coming_length = load_length(p, row_at(p, ++index));
       }
-      return tile;
     }
+    // The row of kv of the lane's key.
+    __device__ __forceinline__ int load_index() const { return begin + first < length ? *list : -1; }
   };
 
   __device__ Producer(const PrefillParams& params, Shared& s, int thread)
-      : p(params), shared(s), lane(thread % 32), warp(__shfl_sync(~0u, thread / 32, 0)) {}
-
-  // The row of kv of the lane's key (16 lanes have one).
-  __device__ __forceinline__ int load_index(const Tile& tile) const {
-    const int entry = tile.begin + warp * kPartKeys + lane;
-    int index = -1;
-    if (tile.row.any() && lane < kPartKeys && entry < tile.length) {
-      index = p.indices[tile.row.token * p.indices_row_stride + entry * p.indices_column_stride];
-    }
-    return index;
+      : p(params), shared(s), lane(thread % 32), warp(__shfl_sync(~0u, thread / 32, 0)) {
+    kv = reinterpret_cast<uint64_t>(p.kv) + lane % 16 * 16 + lane / 16 * format::kHeadDim;
+    asm volatile("" : "+l"(kv));  // else nvcc adds the lane's part to each product below
+    const int block = lane / 16 * (kBlocks / 2) + lane / 8 % 2;
+    to = ptx::shared_address(shared.keys[0]) + block * kBlockBytes + warp * kStepKeys * kRowBytes + lane % 8 * 16;
   }
 
-  __device__ __forceinline__ void fetch_keys(int index, const Ring& ring) const {
-    const bool mine = static_cast<uint32_t>(index) < p.kv_rows;
-    const uint32_t valid = __ballot_sync(~0u, mine);
-    const int row = mine ? index : 0;
-    const uint16_t* kv = p.kv + lane * 8;
-    const uint32_t at = ptx::shared_address(shared.keys[ring.stage]) + warp * kPartKeys * kRowBytes;
-    ptx::mbarrier_wait(&shared.keys_empty[ring.stage][warp], ring.parity ^ 1);
-#pragma unroll 1
-    for (int eight = 0; eight < kPartKeys; eight += 8) {
+  // Half `kHalf` of the keys at `from`; of those without a bit in `valid`, zeros (`kAll`: all have one).
+  template <int kHalf, bool kAll>
+  __device__ __forceinline__ void copy(const uint64_t (&from)[kStepKeys], uint32_t stage, uint32_t valid) const {
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        const bool there = (valid >> (eight + i) & 1u) != 0;
-        const uint16_t* from = kv + __shfl_sync(~0u, row, eight + i) * p.kv_row_stride;
-        const uint32_t to = chunk_address(at + (eight + i) * kRowBytes, i, lane);
-        ptx::copy_16_async(to, from, there);  // zeros for an entry that names no row
-        ptx::copy_16_async(to + kBlocks / 2 * kBlockBytes, from + format::kHeadDim / 2, there);
+    for (int k = 0; k < kStepKeys; ++k) {
+      const uint32_t place = (stage ^ (k % 8 << 4)) + k * kRowBytes + kHalf * kHalfBytes;
+      const auto* dims = reinterpret_cast<const char*>(from[k]) + kHalf * kHalfBlocks * kRowBytes;
+      if (kAll) {
+        ptx::copy_16_async(place, dims);
+      } else {
+        ptx::copy_16_async(place, dims, (valid >> k & 1u) != 0);
       }
     }
-    ptx::arrive_after_copies(&shared.keys_full[ring.stage]);
+  }
+  template <int kHalf>
+  __device__ __forceinline__ void fetch_half(const uint64_t (&from)[kStepKeys], uint32_t valid,
+                                             const Ring& ring) const {
+    const uint32_t stage = to + ring.stage * kTileBytes;
+    ptx::mbarrier_wait(&shared.keys_empty[ring.stage][kHalf], ring.parity ^ 1);
+    if ((valid & 0xffffu) == 0xffffu) {
+      copy<kHalf, true>(from, stage, valid);
+    } else {
+      copy<kHalf, false>(from, stage, valid);
+    }
+    ptx::arrive_after_copies(&shared.keys_full[ring.stage][kHalf]);
+  }
+
+  // `row`: of the lane's key, 0 where it is not valid.
+  __device__ __forceinline__ void fetch_keys(uint32_t row, uint32_t valid, const Ring& ring) const {
+    uint64_t from[kStepKeys];
+#pragma unroll
+    for (int k = 0; k < kStepKeys; ++k) from[k] = kv + __shfl_sync(~0u, row, k) * static_cast<uint64_t>(p.kv_row_bytes);
+    fetch_half<0>(from, valid, ring);
     if (lane == 0) {
       shared.valid[ring.stage][warp] = static_cast<uint16_t>(valid);
-      ptx::mbarrier_arrive(&shared.keys_full[ring.stage]);
+      ptx::mbarrier_arrive(&shared.keys_full[ring.stage][0]);
     }
+    fetch_half<1>(from, valid, ring);
   }
 
   // The 8 lanes of a shared-memory phase write one chunk of 8 heads, which the swizzle spreads over all banks; a warp
@@ -94,38 +107,54 @@ struct Producer {
     const QueryStrides strides(p);
     const uint16_t* from =
         p.q + row.token * p.q_token_stride + (live ? row.first_head + head : 0) * strides.head + half * 8;
-    const uint32_t at = ptx::shared_address(shared.q) + head * kRowBytes;
+    uint32_t chunks[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      chunks[i] = chunk_address(ptx::shared_address(shared.q) + head * kRowBytes, head % 8, i * 2 + half);
     ptx::mbarrier_wait(&shared.q_empty, parity ^ 1);
 #pragma unroll 1
     for (int block = 0; block < kBlocks; ++block) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        ptx::copy_16_async(chunk_address(at, head % 8, block * 8 + i * 2 + half), from, live);
+        ptx::copy_16_async(chunks[i], from, live);
+        chunks[i] += kBlockBytes;
         from += strides.chunk;
       }
     }
     ptx::arrive_after_copies(&shared.q_full);
   }
 
-  __device__ __forceinline__ void run() const {
-    Walk walk(p);
-    Tile tile = walk.next(p);
-    int index = load_index(tile);
-    Ring ring;
-    [[maybe_unused]] uint32_t q_parity = 0;
-    while (tile.row.any()) {
-      const Tile next = walk.next(p);
-      const int next_index = load_index(next);
-      fetch_keys(index, ring);
-      ring.advance();
-      if constexpr (Shared::kProducersFetchQuery) {
-        if (tile.begin == 0) {
-          fetch_query(tile.row, q_parity);
-          q_parity ^= 1;
-        }
+  // Fetches the tile that `walk` is at, with the rows `index`, and moves on to the next one; false: there was none.
+  __device__ __forceinline__ bool step(Walk& walk, int index, int& next_index, Ring& ring, uint32_t& q_parity) const {
+    const Row row = walk.row;
+    if (!row.any()) return false;
+    const bool first = walk.begin == 0;
+    // These rows are looked at before the next ones are asked for: ptxas waits for both loads.
+    const bool mine = static_cast<uint32_t>(index) < p.kv_rows;
+    const uint32_t valid = __ballot_sync(~0u, mine);  // of 16 keys, twice
+    const uint32_t key_row = mine ? index : 0;
+    walk.next(p);
+    next_index = walk.load_index();
+    fetch_keys(key_row, valid, ring);
+    ring.advance();
+    if constexpr (Shared::kProducersFetchQuery) {
+      if (first) {
+        fetch_query(row, q_parity);
+        q_parity ^= 1;
       }
-      tile = next;
-      index = next_index;
+    }
+    return true;
+  }
+
+  __device__ __forceinline__ void run() const {
+    Walk walk(p, warp * kStepKeys + lane % kStepKeys);
+    walk.next(p);
+    // Two variables in turn: what is on its way is not to be moved.
+    int even = walk.load_index();
+    int odd = -1;
+    Ring ring;
+    uint32_t q_parity = 0;
+    while (step(walk, even, odd, ring, q_parity) && step(walk, odd, even, ring, q_parity)) {
     }
   }
 };

@@ -38,7 +38,7 @@ struct Scores {
   __device__ __forceinline__ void take_query(const Rotation& rotation, int slot) {
     const int head = thread % kTileHeads;
     const int half = thread / kTileHeads;
-    const uint32_t at = ptx::shared_address(shared.q) + head * kRowBytes;
+    const uint32_t q = ptx::shared_address(shared.q) + head * kRowBytes;
     float4* table = reinterpret_cast<float4*>(shared.cos_sin[slot]);
     const bool rotate = rotation.cos_sin != nullptr;
     if (rotate && thread < format::kRopeDim / 4) {
@@ -53,14 +53,14 @@ struct Scores {
 #pragma unroll 1
       for (int chunk = half * 4; chunk < format::kHeadDim / 8; chunk += 8) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) square += sum_of_squares(ptx::load_shared(chunk_address(at, head % 8, chunk + i)));
+        for (int i = 0; i < 4; ++i) square += sum_of_squares(ptx::load_shared(chunk_address(q, head % 8, chunk + i)));
       }
       shared.q_square[half][head] = square;
     }
     if (rotate) {
 #pragma unroll 1
       for (int i = half * 4; i < half * 4 + 4; ++i) {
-        const uint32_t chunk = chunk_address(at, head % 8, format::kNopeDim / 8 + i);
+        const uint32_t chunk = chunk_address(q, head % 8, format::kNopeDim / 8 + i);
         ptx::store_shared(chunk, rotate_pairs(ptx::load_shared(chunk), table[i], table[format::kRopeDim / 8 + i]));
       }
     }
@@ -75,54 +75,80 @@ struct Scores {
     return p.logit_scale * rsqrtf(mean + p.q_norm_eps);
   }
 
-  // The part of Q K^T over 64 dims, for the tile that `ring` is at.
-  __device__ __forceinline__ void product(float (&sums)[32], int block) const {
-    const ptx::Descriptor q(ptx::shared_address(shared.q), 0, 8 * kRowBytes);
-    const ptx::Descriptor k(ptx::shared_address(shared.keys[ring.stage]), 0, 8 * kRowBytes);
-#pragma unroll
-    for (int step = 0; step < 4; ++step) {
-      const uint32_t offset = block * kBlockBytes + step * 32;
-      ptx::wgmma_m64n64k16(sums, q.at(offset), k.at(offset), block + step);
-    }
-  }
-  // Before the first of them, once the keys are there.
-  __device__ __forceinline__ void begin_product(float (&sums)[32]) const {
+  // Half `half` of Q K^T for the tile that `ring` is at, once its keys are there.
+  __device__ __forceinline__ void product(float (&sums)[32], int half) const {
+    const ptx::Descriptor q(ptx::shared_address(shared.q) + half * kHalfBytes, 0, 8 * kRowBytes);
+    const ptx::Descriptor k(ptx::shared_address(shared.keys[ring.stage]) + half * kHalfBytes, 0, 8 * kRowBytes);
     ptx::fence_async_proxy();  // the producers' copies
     ptx::pin(sums);
     ptx::wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < kBlocks / kHalves; ++i) {
+#pragma unroll
+      for (int step = 0; step < 4; ++step) {
+        const uint32_t offset = (i / kHalfBlocks * kBlocks / 2 + i % kHalfBlocks) * kBlockBytes + step * 32;
+        ptx::wgmma_m64n64k16(sums, q.at(offset), k.at(offset), i + step > 0 ? 1 : half);
+      }
+    }
+    ptx::wgmma_commit();
+  }
+  // The same where the keys are there already; `half` moves on. The warps vote, as wgmma needs them all.
+  __device__ __forceinline__ void product_ahead(float (&sums)[32], int& half) const {
+    if (!ptx::named_barrier_all<1, kScoreThreads>(
+            ptx::mbarrier_test(&shared.keys_full[ring.stage][half], ring.parity))) {
+      return;
+    }
+    product(sums, half);
+    ++half;
   }
 
   // The tile's maxima move the running ones; the factor of what was summed before goes to the values role.
   __device__ __forceinline__ void follow_maximum(const float (&logits)[32], int stage, Softmax& s) const {
+    float alpha[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float largest = largest_logit(logits, r);
       s.top[r] = fmaxf(s.top[r], largest);
       const float next = largest > s.max[r] + kMaximumSlack ? largest : s.max[r];
-      const float alpha = exp2_approx(s.max[r] - next);
+      alpha[r] = exp2_approx(s.max[r] - next);
       s.max[r] = next;
-      s.sum[r] *= alpha;
-      if (lane % 4 == 0) shared.alpha[stage][rows[r]] = alpha;
+      s.sum[r] *= alpha[r];
     }
+    if (lane % 4 == 0) shared.alpha[stage][warp * 8 + lane / 4] = {alpha[0], alpha[1]};
   }
 
-  // The key tiles of a row. Where the keys of the next tile are there by the time that a product is done, the first
-  // blocks of theirs are put between the parts of the softmax, so that the tensor cores need not wait for it.
+  // P of 16 keys from logits kFirst on, rounded to bf16, to `to`: where lane l has row l % 16 of the warp's 16 heads.
+  template <int kFirst>
+  __device__ __forceinline__ void store_probabilities(const float (&logits)[32], uint32_t to, Softmax& s) const {
+    uint32_t words[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int r = i % 2;
+      const float low = exp2_approx(logits[kFirst + 2 * i] - s.max[r]);
+      const float high = exp2_approx(logits[kFirst + 2 * i + 1] - s.max[r]);
+      s.sum[r] += low + high;
+      words[i] = pack_bf16(low, high);
+    }
+    ptx::store_matrices(to ^ (kFirst / 4 << 4), words);
+  }
+
+  // The key tiles of a row. Where the keys of the next tile are there by the time that a product is done, theirs is
+  // issued within the softmax, so that the tensor cores need not wait for it. Waiting for keys there would delay P.
   __device__ __forceinline__ void tiles(int count, bool nothing_to_do, Softmax& s) {
-    constexpr int kBlocksAhead = 3;
     const float scale[2] = {logit_scale(rows[0]), logit_scale(rows[1])};
+    // Chunk j of a row lies at j ^ (row % 8); lanes 16 on have the second 8 keys.
+    const uint32_t p_row =
+        ptx::shared_address(shared.p[0]) + (warp * 16 + lane % 16) * kRowBytes + ((lane / 16) ^ (lane % 8)) * 16;
     float sums[32];
-    bool ahead = false;
+    int half = 0;  // of the tile's product, to be issued
 #pragma unroll 1
     for (int left = count - 1; left >= 0; --left) {
       const int stage = ring.stage;
-      if (!ahead) {
-        ptx::mbarrier_wait(&shared.keys_full[stage], ring.parity);
-        begin_product(sums);
-      }
 #pragma unroll 1
-      for (int block = ahead ? kBlocksAhead : 0; block < kBlocks; ++block) product(sums, block);
-      ptx::wgmma_commit();
+      for (; half < kHalves; ++half) {
+        ptx::mbarrier_wait(&shared.keys_full[stage][half], ring.parity);
+        product(sums, half);
+      }
       ptx::wgmma_wait<0>();
       ptx::pin(sums);
       if (left == 0) ptx::mbarrier_arrive(&shared.q_empty);
@@ -130,23 +156,20 @@ struct Scores {
 #pragma unroll
       for (int i = 0; i < 32; ++i) logits[i] = sums[i] * scale[i / 2 % 2];
       ring.advance();
-      ahead = left > 0 &&
-              ptx::named_barrier_all<1, kScoreThreads>(ptx::mbarrier_test(&shared.keys_full[ring.stage], ring.parity));
-      if (ahead) {
-        begin_product(sums);
-        product(sums, 0);
-      }
+      half = 0;
+      if (left > 0) product_ahead(sums, half);
       // Of idle heads whatever is in P stays in their rows.
-      const uint32_t p_block = ptx::shared_address(shared.p[stage]);
       if (!nothing_to_do) {
         mask_logits(logits, *reinterpret_cast<const uint2*>(shared.valid[stage]), lane);
         follow_maximum(logits, stage, s);
       }
-      if (ahead) product(sums, 1);
-      if (!nothing_to_do) store_probabilities<0, 16>(logits, s.max, s.sum, p_block, rows[0], lane);
-      if (ahead) product(sums, 2);
+      if (left > 0) product_ahead(sums, half);
       if (!nothing_to_do) {
-        store_probabilities<16, 32>(logits, s.max, s.sum, p_block, rows[0], lane);
+        const uint32_t to = p_row + stage * static_cast<uint32_t>(sizeof shared.p[0]);
+        store_probabilities<0>(logits, to, s);
+        store_probabilities<8>(logits, to, s);
+        store_probabilities<16>(logits, to, s);
+        store_probabilities<24>(logits, to, s);
         ptx::fence_async_proxy();
       }
       ptx::mbarrier_arrive(&shared.p_full[stage]);

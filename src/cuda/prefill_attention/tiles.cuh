@@ -15,13 +15,18 @@ constexpr int kValueThreads = 256;
 constexpr int kScoreThreads = 128;
 constexpr int kProducerThreads = 128;
 constexpr int kThreads = kValueThreads + kScoreThreads + kProducerThreads;
-// A key tile has four parts of 16 keys: one producer warp's, and one step of the product P V, after which the part's
-// keys may be overwritten.
-constexpr int kParts = 4;
-constexpr int kPartKeys = kTileKeys / kParts;
-static_assert(kParts == kProducerThreads / 32);
+// A key tile is fetched, multiplied and released in two halves of its dims: of 256 dims, blocks 0, 1, 4, 5 are the
+// first half, so that each values warpgroup has two blocks of either.
+constexpr int kHalves = 2;
+constexpr int kHalfBlocks = kBlocks / kHalves / 2;
+constexpr uint32_t kHalfBytes = kHalfBlocks * kBlockBytes;  // from a block to that of the other half
+// Steps of 16 keys: of the product P V, and the keys of a tile that a producer warp fetches.
+constexpr int kSteps = 4;
+constexpr int kStepKeys = kTileKeys / kSteps;
+static_assert(kSteps == kProducerThreads / 32);
 
-// What wgmma reads: `kHeads` heads of Q, `kStages` key tiles and their P. Swizzled in units of 1 KB.
+// What wgmma reads: `kHeads` heads of Q, `kStages` key tiles and their P, swizzled in units of 1 KB; and where the
+// roles meet. One struct: nvcc tests a reference for null wherever it is converted to a base that is not the first.
 template <int kHeadsOfQ, int kStagesOfKeys>
 struct SharedTiles {
   static constexpr int kHeads = kHeadsOfQ;
@@ -32,23 +37,25 @@ struct SharedTiles {
   alignas(1024) uint8_t q[kBlocks * kQueryBlockBytes];
   alignas(1024) uint8_t keys[kStages][kTileBytes];
   alignas(1024) uint8_t p[kStages][kHeads * kRowBytes];  // 64 keys a head
-};
 
-// Where the roles meet.
-template <int kStages>
-struct Meetings {
-  // Producers -> scores, and on to values by way of p_full; values -> producers, a part at a time.
-  alignas(8) uint64_t keys_full[kStages];
-  uint64_t keys_empty[kStages][kParts];
+  // Producers -> scores, and on to values by way of p_full; values -> producers.
+  alignas(8) uint64_t keys_full[kStages][kHalves];
+  uint64_t keys_empty[kStages][kHalves];
   uint64_t p_full[kStages];                    // scores -> values
   uint64_t row_full;                           // scores -> values: what the output of a row needs
   uint64_t row_empty;                          // values -> scores
-  alignas(8) uint16_t valid[kStages][kParts];  // of producers: a bit a key
+  alignas(8) uint16_t valid[kStages][kSteps];  // of producers: a bit a key, there with the first half
+
+  alignas(16) float cos_sin[2][format::kRopeDim];  // of even and odd rows
+  int rotated[2];
+  float factor[kHeads];  // of the accumulators, at the end of a row; 0: the output is 0
 
   __device__ __forceinline__ void init_barriers() {
     for (int stage = 0; stage < kStages; ++stage) {
-      ptx::mbarrier_init(&keys_full[stage], kProducerThreads + kParts);
-      for (int part = 0; part < kParts; ++part) ptx::mbarrier_init(&keys_empty[stage][part], kValueThreads / 32);
+      for (int half = 0; half < kHalves; ++half) {
+        ptx::mbarrier_init(&keys_full[stage][half], kProducerThreads + (half == 0 ? kProducerThreads / 32 : 0));
+        ptx::mbarrier_init(&keys_empty[stage][half], kValueThreads / 32);
+      }
       ptx::mbarrier_init(&p_full[stage], kScoreThreads);
     }
     ptx::mbarrier_init(&row_full, kScoreThreads);

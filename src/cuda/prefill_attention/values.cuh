@@ -26,20 +26,32 @@ struct Values {
   __device__ __forceinline__ int head() const { return warp * 16 + ptx::lane_id() / 4; }
 
   template <int kLater>
-  __device__ __forceinline__ void release(int part) const {
+  __device__ __forceinline__ void release(int half) const {
     ptx::wgmma_wait<kLater>();
-    if (ptx::lane_id() == 0) ptx::mbarrier_arrive(&shared.keys_empty[ring.stage][part]);
+    if (ptx::lane_id() == 0) ptx::mbarrier_arrive(&shared.keys_empty[ring.stage][half]);
+  }
+
+  // One half of the dims. A row's first tile overwrites what the accumulators have.
+  template <int kHalf>
+  __device__ __forceinline__ void half(float (&o)[kAccumulators], const ptx::Descriptor& probabilities,
+                                       const ptx::Descriptor& v, bool first) const {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      ptx::wgmma_m64n128k16_mn<kHalf * 64>(o, probabilities.at(step * kStepKeys * 2),
+                                           v.at(step * kStepKeys * kRowBytes + kHalf * kHalfBytes),
+                                           step > 0 || !first ? 1 : 0);
+    }
+    ptx::wgmma_commit();
   }
 
   __device__ __forceinline__ void tile(float (&o)[kAccumulators], bool first, bool nothing_to_do) {
     ptx::mbarrier_wait(&shared.p_full[ring.stage], ring.parity);
     ptx::fence_async_proxy();  // the producers' copies
     if (!first && !nothing_to_do) {
-      const float* factors = &shared.alpha[ring.stage][head()];
-      const float alpha[2] = {factors[0], factors[8]};
-      if (__any_sync(~0u, alpha[0] != 1 || alpha[1] != 1)) {
+      const float2 alpha = shared.alpha[ring.stage][warp * 8 + ptx::lane_id() / 4];
+      if (__any_sync(~0u, alpha.x != 1 || alpha.y != 1)) {
 #pragma unroll
-        for (int i = 0; i < kAccumulators; ++i) o[i] *= alpha[i / 2 % 2];
+        for (int i = 0; i < kAccumulators; ++i) o[i] *= i / 2 % 2 == 0 ? alpha.x : alpha.y;
       }
     }
     const ptx::Descriptor probabilities(ptx::shared_address(shared.p[ring.stage]), 0, 8 * kRowBytes);
@@ -47,17 +59,10 @@ struct Values {
                             kBlockBytes, 8 * kRowBytes);
     ptx::pin(o);
     ptx::wgmma_fence();
-#pragma unroll
-    for (int part = 0; part < kParts; ++part) {
-      const uint64_t a = probabilities.at(part * kPartKeys * 2);
-      ptx::wgmma_m64n128k16_mn<0>(o, a, v.at(part * kPartKeys * kRowBytes));
-      ptx::wgmma_m64n128k16_mn<64>(o, a, v.at(part * kPartKeys * kRowBytes + 2 * kBlockBytes));
-      ptx::wgmma_commit();
-    }
-    release<3>(0);
-    release<2>(1);
-    release<1>(2);
-    release<0>(3);
+    half<0>(o, probabilities, v, first);
+    half<1>(o, probabilities, v, first);
+    release<1>(0);
+    release<0>(1);
     ptx::pin(o);
     ring.advance();
   }
@@ -83,8 +88,10 @@ struct Values {
       const Row next = row_at(p, index + 1);
       const int next_length = load_length(p, next);
       float o[kAccumulators];
+      if (length == 0) {
 #pragma unroll
-      for (int i = 0; i < kAccumulators; ++i) o[i] = 0;
+        for (int i = 0; i < kAccumulators; ++i) o[i] = 0;
+      }
       const bool nothing_to_do = idle(p, row, warp);
 #pragma unroll 1
       for (int begin = 0; begin < length; begin += kTileKeys) tile(o, begin == 0, nothing_to_do);

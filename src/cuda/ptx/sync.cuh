@@ -174,6 +174,9 @@ __device__ __forceinline__ void prefetch_l2(const void* p) { asm volatile("prefe
 __device__ __forceinline__ void copy_16_async(uint32_t to, const void* from, bool yes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(yes ? 16 : 0) : "memory");
 }
+__device__ __forceinline__ void copy_16_async(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
 __device__ __forceinline__ void copy_8_async(uint32_t to, const void* from, bool yes) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(yes ? 8 : 0) : "memory");
 }

@@ -63,17 +63,19 @@ __device__ __forceinline__ void wgmma_m64n64k16(float (&d)[32], const uint32_t (
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
-// d[kFirst ...] as 64 x 128 (+)= a b, a K-major, b MN-major.
+// d[kFirst ...] as 64 x 128 = or += a b, a K-major, b MN-major.
 template <int kFirst, int kCount>
-__device__ __forceinline__ void wgmma_m64n128k16_mn(float (&d)[kCount], uint64_t a, uint64_t b) {
+__device__ __forceinline__ void wgmma_m64n128k16_mn(float (&d)[kCount], uint64_t a, uint64_t b, int accumulate = 1) {
   static_assert(kFirst + 64 <= kCount);
   asm volatile(
+      "{\n.reg .pred p;\n"
+      "setp.ne.b32 p, %66, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
       "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
       "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
       "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-      "%64, %65, 1, 1, 1, 0, 1;\n"
+      "%64, %65, p, 1, 1, 0, 1;\n}\n"
       : "+f"(d[kFirst + 0]), "+f"(d[kFirst + 1]), "+f"(d[kFirst + 2]), "+f"(d[kFirst + 3]), "+f"(d[kFirst + 4]),
         "+f"(d[kFirst + 5]), "+f"(d[kFirst + 6]), "+f"(d[kFirst + 7]), "+f"(d[kFirst + 8]), "+f"(d[kFirst + 9]),
         "+f"(d[kFirst + 10]), "+f"(d[kFirst + 11]), "+f"(d[kFirst + 12]), "+f"(d[kFirst + 13]), "+f"(d[kFirst + 14]),
@@ -87,7 +89,7 @@ __device__ __forceinline__ void wgmma_m64n128k16_mn(float (&d)[kCount], uint64_t
         "+f"(d[kFirst + 50]), "+f"(d[kFirst + 51]), "+f"(d[kFirst + 52]), "+f"(d[kFirst + 53]), "+f"(d[kFirst + 54]),
         "+f"(d[kFirst + 55]), "+f"(d[kFirst + 56]), "+f"(d[kFirst + 57]), "+f"(d[kFirst + 58]), "+f"(d[kFirst + 59]),
         "+f"(d[kFirst + 60]), "+f"(d[kFirst + 61]), "+f"(d[kFirst + 62]), "+f"(d[kFirst + 63])
-      : "l"(a), "l"(b));
+      : "l"(a), "l"(b), "r"(accumulate));
 }
 
 // d[64 x 16] = or += a b^T, b K-major, a K-major or (kTransposed) MN-major.

@@ -40,22 +40,25 @@ struct Scores {
     return p.logit_scale * rsqrtf(square * (1.0F / format::kHeadDim) + p.q_norm_eps);
   }
 
-  // The part of K Q^T over 64 dims, for the tile that `ring` is at.
-  __device__ __forceinline__ void product(float (&sums)[8], int block) const {
+  // Half `kHalf` of K Q^T for the tile that `ring` is at.
+  template <int kHalf>
+  __device__ __forceinline__ void product(float (&sums)[8]) const {
+    ptx::mbarrier_wait(&shared.keys_full[ring.stage][kHalf], ring.parity);
+    ptx::fence_async_proxy();  // the producers' copies
     const ptx::Descriptor k(ptx::shared_address(shared.keys[ring.stage]), 0, 8 * kRowBytes);
     const ptx::Descriptor q(ptx::shared_address(shared.q), 0, 8 * kRowBytes);
-#pragma unroll
-    for (int step = 0; step < 4; ++step) {
-      ptx::wgmma_m64n16k16<false>(sums, k.at(block * kBlockBytes + step * 32),
-                                  q.at(block * Shared::kQueryBlockBytes + step * 32), block + step);
-    }
-  }
-  // Before the first of them.
-  __device__ __forceinline__ void begin_product(float (&sums)[8]) const {
-    ptx::mbarrier_wait(&shared.keys_full[ring.stage], ring.parity);
-    ptx::fence_async_proxy();  // the producers' copies
     ptx::pin(sums);
     ptx::wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < kBlocks / kHalves; ++i) {
+      const int block = kHalf * kHalfBlocks + i / kHalfBlocks * kBlocks / 2 + i % kHalfBlocks;
+#pragma unroll
+      for (int step = 0; step < 4; ++step) {
+        ptx::wgmma_m64n16k16<false>(sums, k.at(block * kBlockBytes + step * 32),
+                                    q.at(block * Shared::kQueryBlockBytes + step * 32), kHalf + i + step);
+      }
+    }
+    ptx::wgmma_commit();
   }
 
   // The running maxima follow those of the tile where one of these is far above: rarely, so that the warps need not
@@ -117,21 +120,17 @@ struct Scores {
     }
   }
 
-  // The key tiles of a row. The first blocks of a tile's product are put between the parts of the softmax of the tile
-  // before it, so that the tensor cores need not wait for it.
+  // The key tiles of a row. A tile's product is issued within the softmax of the tile before it, so that the tensor
+  // cores need not wait for it.
   __device__ __forceinline__ void tiles(int count, Softmax& s) {
-    constexpr int kBlocksAhead = 3;
     float scale[kThreadHeads];
 #pragma unroll
     for (int j = 0; j < kThreadHeads; ++j) scale[j] = logit_scale(head_of(j, lane));
     float sums[8];
-    bool ahead = false;
+    product<0>(sums);
+    product<1>(sums);
 #pragma unroll 1
     for (int left = count - 1; left >= 0; --left) {
-      if (!ahead) begin_product(sums);
-#pragma unroll 1
-      for (int block = ahead ? kBlocksAhead : 0; block < kBlocks; ++block) product(sums, block);
-      ptx::wgmma_commit();
       ptx::wgmma_wait<0>();
       ptx::pin(sums);
       const int stage = ring.stage;
@@ -143,14 +142,9 @@ struct Scores {
         logits[i] = there ? sums[i] * scale[accumulator_head(i)] : __int_as_float(0xff800000);
       }
       ring.advance();
-      ahead = left > 0;
-      if (ahead) {
-        begin_product(sums);
-        product(sums, 0);
-        product(sums, 1);
-      }
+      if (left > 0) product<0>(sums);
       follow_maximum(logits, stage, s);
-      if (ahead) product(sums, 2);
+      if (left > 0) product<1>(sums);
       store_probabilities(logits, stage, s);
       ptx::fence_async_proxy();
       ptx::mbarrier_arrive(&shared.p_full[stage]);

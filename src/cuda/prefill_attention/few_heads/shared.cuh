@@ -17,19 +17,16 @@ __device__ __forceinline__ int head_of(int j, int lane) { return j / 2 * 8 + lan
 __host__ __device__ constexpr int accumulator_head(int i) { return i / 4 * 2 + i % 2; }
 __host__ __device__ constexpr int accumulator_half(int i) { return i / 2 % 2; }
 
-struct Shared : SharedTiles<kHeads, 3>, Meetings<3> {
+struct Shared : SharedTiles<kHeads, 3> {
   static constexpr bool kProducersFetchQuery = false;
 
   alignas(16) uint8_t codes[kHeads / format::kGroupHeads][format::kGroupWidth];  // of a row, as in the output pair
-  alignas(16) float cos_sin[2][format::kRopeDim];                                // of even and odd rows
-  int rotated[2];
-  int rescale[kStages];          // 0: alpha is 1 and not there
+  int rescale[kStages];                                                          // 0: alpha is 1 and not there
   float alpha[kStages][kHeads];  // what the accumulators of a head are multiplied by before a tile
   float q_square[kBlocks][kHeads];
   float warp_max[kWarps][kHeads];  // of scores: the largest logit in a warp's 16 keys of a tile
   float warp_sum[2][kWarps][kHeads];
   float warp_top[2][kWarps][kHeads];
-  float factor[kHeads];                           // of the accumulators, at the end of a row; 0: the output is 0
   float largest[2][kBlocks / 2][kWarps][kHeads];  // of values: |o| in a warp's 16 dims of a block
 };
 static_assert(sizeof(Shared) <= kMostSharedBytes);

@@ -18,9 +18,9 @@ struct Values {
         part{__shfl_sync(~0u, thread / 128, 0), __shfl_sync(~0u, thread % 128 / 32, 0), thread % 32} {}
 
   template <int kLater>
-  __device__ __forceinline__ void release(int key_part) const {
+  __device__ __forceinline__ void release(int half) const {
     ptx::wgmma_wait<kLater>();
-    if (part.lane == 0) ptx::mbarrier_arrive(&shared.keys_empty[ring.stage][key_part]);
+    if (part.lane == 0) ptx::mbarrier_arrive(&shared.keys_empty[ring.stage][half]);
   }
 
   __device__ __forceinline__ void tile(Accumulators& o, bool first) {
@@ -41,18 +41,19 @@ struct Values {
     for (int b = 0; b < kMyBlocks; ++b) ptx::pin(o[b]);
     ptx::wgmma_fence();
 #pragma unroll
-    for (int step = 0; step < kParts; ++step) {
+    for (int half = 0; half < kHalves; ++half) {
 #pragma unroll
-      for (int b = 0; b < kMyBlocks; ++b) {
-        ptx::wgmma_m64n16k16<true>(o[b], v.at(b * kBlockBytes + step * kPartKeys * kRowBytes),
-                                   probabilities.at(step * kPartKeys * 2), step > 0 || !first ? 1 : 0);
+      for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+        for (int b = half * kHalfBlocks; b < (half + 1) * kHalfBlocks; ++b) {
+          ptx::wgmma_m64n16k16<true>(o[b], v.at(b * kBlockBytes + step * kStepKeys * kRowBytes),
+                                     probabilities.at(step * kStepKeys * 2), step > 0 || !first ? 1 : 0);
+        }
       }
       ptx::wgmma_commit();
     }
-    release<3>(0);
-    release<2>(1);
-    release<1>(2);
-    release<0>(3);
+    release<1>(0);
+    release<0>(1);
 #pragma unroll
     for (int b = 0; b < kMyBlocks; ++b) ptx::pin(o[b]);
     ring.advance();
@@ -66,10 +67,12 @@ struct Values {
       const Row next = row_at(p, index + 1);
       const int next_length = load_length(p, next);
       Accumulators o;
+      if (length == 0) {
 #pragma unroll
-      for (int b = 0; b < kMyBlocks; ++b) {
+        for (int b = 0; b < kMyBlocks; ++b) {
 #pragma unroll
-        for (int i = 0; i < 8; ++i) o[b][i] = 0;
+          for (int i = 0; i < 8; ++i) o[b][i] = 0;
+        }
       }
 #pragma unroll 1
       for (int begin = 0; begin < length; begin += kTileKeys) tile(o, begin == 0);
