@@ -143,6 +143,7 @@ TEST(RopeTable, BadArguments) {
   bad.tensor("cos_sin", &P::cos_sin, true, 1);
   bad.tensor("inv_freq", &P::inv_freq, false, 1);
   bad.output("cos_sin", &P::cos_sin, {&P::positions, &P::inv_freq});
+  bad.output("inv_freq", &P::inv_freq, {&P::positions});
   bad.expect("positions", "two positions of three", [](P& q) { q.positions.shape[0] = 2; });
   bad.expect("cos_sin", "32 columns", [](P& q) { q.cos_sin.shape[1] = 32; });
   bad.expect("inv_freq", "64 values", [](P& q) { q.inv_freq.shape[0] = 64; });

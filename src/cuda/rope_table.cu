@@ -17,6 +17,7 @@ struct RopeArgs {
   double inv_freq[kFrequencies];
   bool fp32_angles;
   const int64_t* positions;  // null: row r is position r
+  int64_t positions_stride;
   float* cos_sin;
   int64_t stride, rows;
 };
@@ -26,7 +27,7 @@ __global__ void __launch_bounds__(kThreads) rope_rows(const RopeArgs a) {
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < a.rows * kFrequencies; i += threads) {
     const int64_t row = i / kFrequencies;
     const int j = static_cast<int>(i % kFrequencies);
-    const int64_t position = a.positions == nullptr ? row : a.positions[row];
+    const int64_t position = a.positions == nullptr ? row : a.positions[row * a.positions_stride];
     double angle = static_cast<double>(position) * a.inv_freq[j];
     if (a.fp32_angles) angle = static_cast<float>(position) * static_cast<float>(a.inv_freq[j]);
     double sine = 0;
@@ -46,6 +47,7 @@ Status rope_table(const megamla_rope_table_params& p, const megamla_exec& exec) 
   std::copy(inv_freq.begin(), inv_freq.end(), a.inv_freq);
   a.fp32_angles = p.angles == MEGAMLA_ROPE_FP32;
   a.positions = present(p.positions) ? data<const int64_t>(p.positions) : nullptr;
+  a.positions_stride = p.positions.stride[0];
   a.cos_sin = data<float>(p.cos_sin);
   a.stride = p.cos_sin.stride[0];
   a.rows = p.cos_sin.shape[0];

@@ -2,6 +2,7 @@
 
 #include "cpu/rope_table.hpp"
 #include "cuda/rope_table.hpp"
+#include "ops/check_apart.hpp"
 #include "ops/op.hpp"
 #include "reference/rope_table.hpp"
 
@@ -27,7 +28,7 @@ Status validate(const megamla_rope_table_params& p, int32_t cuda_device) {
   Validator host("rope_table", -1);  // the frequencies are the caller's to read, wherever the table is
   host.optional_tensor("inv_freq", p.inv_freq, {MEGAMLA_F64}, {32}, 1, Validator::Access::kWrite);
   if (!host.ok()) return host.status();
-  v.no_overlap("cos_sin", p.cos_sin, "positions", p.positions).no_overlap("inv_freq", p.inv_freq, "cos_sin", p.cos_sin);
+  check_apart(v, {{"cos_sin", &p.cos_sin}, {"inv_freq", &p.inv_freq}}, {{"positions", &p.positions}});
   return v.status();
 }
 

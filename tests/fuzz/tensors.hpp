@@ -36,7 +36,7 @@ inline int64_t bytes_spanned(const megamla_kv_cache& c) {
   if (!present(c) || c.num_pages == 0) return 0;
   if (c.format < MEGAMLA_KV_FP8_528 || c.format > MEGAMLA_KV_FP8_584) return -1;
   const Wide page = static_cast<Wide>(c.page_size) * format::record_bytes(static_cast<megamla_kv_format>(c.format));
-  const Wide all = static_cast<Wide>(c.num_pages - 1) * c.page_stride + page;
+  const Wide all = (static_cast<Wide>(c.num_pages) - 1) * c.page_stride + page;
   return c.num_pages < 0 || all < 0 || all > GuardedMemory::kCapacity ? -1 : static_cast<int64_t>(all);
 }
 

@@ -96,6 +96,27 @@ TEST_F(CudaOps, RmsNorm) {
   }
 }
 
+// Positions that do not follow each other in memory. The two mathematical libraries' doubles round to the same floats.
+TEST_F(CudaOps, RopeTable) {
+  constexpr int64_t kApart = 3;
+  for (const bool fp32_angles : {false, true}) {
+    for (const int64_t rows : {0, 1, 100}) {
+      SCOPED_TRACE(rows);
+      Problem problem;
+      api::RopeTable p;
+      p.theta = 160000;
+      p.factor = 16;
+      p.angles = fp32_angles ? MEGAMLA_ROPE_FP32 : MEGAMLA_ROPE_EXACT;
+      p.positions = problem.tensor(MEGAMLA_I64, {rows * kApart});
+      fill<int64_t>(p.positions, [&] { return any(0, 1048575); });
+      p.positions.shape[0] = rows;
+      p.positions.stride[0] = kApart;
+      p.cos_sin = problem.tensor(MEGAMLA_F32, {rows, 64}, 1);
+      problem.check(p);
+    }
+  }
+}
+
 TEST_F(CudaOps, KvCompressOneTokenAGroup) {
   for (const int64_t tokens : {0, 1, 200}) {
     Problem problem;

@@ -112,8 +112,9 @@ TEST_P(LayerRefusals, WhatOpsFindLateIsRefusedBeforeAnythingIsWritten) {
       {"forward: y: expected memory apart from window", [](P& p, M&, T&) { p.y.data = p.window.data; }},
       {"forward: y: expected memory apart from compressed", [](P& p, M&, T&) { p.y.data = p.compressed.data; }},
       {"forward: x: expected memory apart from window", [](P& p, M&, T&) { p.x.data = p.window.data; }},
-      {"forward: y: expected memory apart from positions", [](P& p, M& m, T&) { p.y.data = m.positions.data; }},
-      {"forward: compressor_state: expected memory apart from",  // y's or what lies behind it: the state is longer
+      // Positions, or what lies behind them: y is longer. So is the state than y.
+      {"forward: y: expected memory apart from", [](P& p, M& m, T&) { p.y.data = m.positions.data; }},
+      {"forward: compressor_state: expected memory apart from",
        [](P& p, M&, T&) { p.compressor_state.data = p.y.data; }},
       {"forward: taps.latent: expected memory apart from x", [](P& p, M&, T& t) { t.latent.data = p.x.data; }},
       {"forward: taps.latent: expected memory apart from y", [](P& p, M&, T& t) { t.latent.data = p.y.data; }},
