@@ -8,6 +8,7 @@
 #include "cuda/attention/output_pair.cuh"
 #include "cuda/attention/rotation.cuh"
 #include "cuda/prefill_attention/params.hpp"
+#include "cuda/ptx/sync.cuh"
 
 namespace megamla::cuda::prefill {
 
@@ -30,59 +31,83 @@ __device__ __forceinline__ void rotate_back(float (&o)[128], const float* cos_si
   }
 }
 
-// Four lanes have 2 bytes each of four runs of 8 bytes, run i in codes[i]; afterwards lane c has run c.
-__device__ __forceinline__ uint2 exchange_codes(const uint32_t (&codes)[4], int c) {
-  const uint32_t low = codes[0] | (codes[1] << 16);
-  const uint32_t high = codes[2] | (codes[3] << 16);
-  const bool upper = (c & 2) != 0;
-  const bool odd = (c & 1) != 0;
-  // Runs 2 (c / 2) and 2 (c / 2) + 1, from lanes c and c ^ 2.
-  const uint32_t own = upper ? high : low;
-  const uint32_t other = __shfl_xor_sync(~0u, upper ? low : high, 2);
-  // Run c from lanes c and c ^ 2, then from c ^ 1 and c ^ 3.
-  const uint32_t here = __byte_perm(own, other, odd ? 0x7632 : 0x5410);
-  const uint32_t there = __shfl_xor_sync(~0u, __byte_perm(own, other, odd ? 0x5410 : 0x7632), 1);
-  const uint32_t first = odd ? there : here;
-  const uint32_t second = odd ? here : there;
-  return {__byte_perm(first, second, upper ? 0x7632 : 0x5410), __byte_perm(first, second, upper ? 0x5410 : 0x7632)};
-}
+// Where a warp's 16 heads x 32 dims of codes lie on their way out, 32 bytes a head. The four lanes of a head have 2
+// bytes each of four runs of 8: stmatrix puts runs 2 h and 2 h + 1 of a head into one row of 16 bytes, 2 bytes of
+// either in turn, and lane l takes the row of head l / 2, h = l % 2. Rows of heads 4 on are swapped, against bank
+// conflicts.
+constexpr int kCodeBytes = 16 * 32;
 
-// One head's part of a group, to the output pair.
-__device__ __forceinline__ void store_pair(const PairPlace& place, const float (&x)[8], float factor, int c) {
-  const int e = shared_exponent(x, factor);
-  const float f = factor * format::inverse_power_of_two(e);
-  uint32_t codes[4];
+struct CodePlace {
+  uint32_t put;   // the lane's row of stmatrix: matrix lane / 8 has heads lane / 16 * 8 on, h = lane / 8 % 2
+  uint32_t take;  // the lane's 16 bytes
+  __device__ __forceinline__ CodePlace(uint32_t codes, int lane)
+      : put(codes + (lane / 16 * 8 + lane % 8) * 32 + ((lane / 8 ^ lane / 4) & 1) * 16),
+        take(codes + lane / 2 * 32 + ((lane ^ lane / 8) & 1) * 16) {}
+};
+
+// Group k of the accumulators: codes to `put`; exponents of the two heads.
+template <int kGroup>
+__device__ __forceinline__ void put_codes(const float (&o)[128], const float (&factor)[2], uint32_t put,
+                                          uint32_t (&scales)[2], int c) {
+  uint32_t words[4];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) codes[i] = e4m3x2(x[2 * i] * f, x[2 * i + 1] * f);
-  const uint2 run = exchange_codes(codes, c);
-  if (place.live) *reinterpret_cast<uint2*>(place.data) = factor == 0 ? uint2{0, 0} : run;
-  if (place.live && c == 0) *place.scale = static_cast<uint8_t>(e + 127);
+  for (int r = 0; r < 2; ++r) {
+    float x[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) x[i] = o[kGroup * 16 + i / 2 * 4 + r * 2 + i % 2];
+    const int e = shared_exponent(x, factor[r]);
+    const float f = factor[r] * __int_as_float((127 - e) << 23);  // e is at most 120
+    words[r * 2] = e4m3x4(x[0] * f, x[1] * f, x[2] * f, x[3] * f);
+    words[r * 2 + 1] = e4m3x4(x[4] * f, x[5] * f, x[6] * f, x[7] * f);
+    // Lane c stores the scale of the c-th of four groups.
+    if (c == kGroup) scales[r] = static_cast<uint32_t>(e + 127);
+  }
+  ptx::store_matrices(put + kGroup * kCodeBytes, words);
 }
 
-// Groups one after the other; after an iteration the accumulators move down.
-__device__ __forceinline__ void store_pairs(const PrefillParams& p, PairPlace place, bool second_live, float (&o)[128],
-                                            const float (&factor)[2], int c) {
+__device__ __forceinline__ uint4 take_codes(uint32_t take) {
+  const uint4 v = ptx::load_shared(take);
+  return {__byte_perm(v.x, v.y, 0x5410), __byte_perm(v.z, v.w, 0x5410), __byte_perm(v.x, v.y, 0x7632),
+          __byte_perm(v.z, v.w, 0x7632)};
+}
+
+// Groups one after the other; after an iteration the accumulators move down. `codes`: the warp's kGroupsTogether
+// places.
+__device__ __forceinline__ void store_pairs(const PrefillParams& p, int token, int head, int group, float (&o)[128],
+                                            const float (&factor)[2], int c, uint32_t codes) {
+  static_assert(kGroupsTogether == 4);
+  const int lane = ptx::lane_id();
+  const CodePlace place(codes, lane);
+  // Scales: of the thread's two heads, 8 apart and thus in neighbouring output groups, the c-th group.
+  const PairPlace scales_at = pair_place(p, token, head, group, 0);
+  const int64_t group_scale = format::packed_scale(format::o_chunk(0, 32)).word * 4 * p.scale_word_stride;
+  uint8_t* scale = scales_at.scale + c * group_scale;
+  const bool second_live = head + 8 < p.live_heads;
+  // Codes: of head lane / 2 of the warp.
+  const int code_head = head - lane / 4 + lane / 16 * 8;
+  uint8_t* data = pair_place(p, token, code_head, group, 0).data + lane % 16 * 16;
+  const bool data_live = code_head < p.live_heads;
 #pragma unroll 1
-  for (int group = 0; group < kGroups; group += kGroupsTogether) {
+  for (int i = 0; i < kGroups; i += kGroupsTogether) {
+    uint32_t scales[2];
+    put_codes<0>(o, factor, place.put, scales, c);
+    put_codes<1>(o, factor, place.put, scales, c);
+    put_codes<2>(o, factor, place.put, scales, c);
+    put_codes<3>(o, factor, place.put, scales, c);
+    if (scales_at.live) *scale = static_cast<uint8_t>(scales[0]);
+    if (second_live) scale[4 * p.scale_group_stride] = static_cast<uint8_t>(scales[1]);
+    scale += kGroupsTogether * group_scale;
+    __syncwarp();
+    constexpr int kGroupBytes = static_cast<int>(format::o_chunked_index(0, 32));
 #pragma unroll
     for (int k = 0; k < kGroupsTogether; ++k) {
-      // The second head is 8 on: in the next output group.
-      const PairPlace places[2] = {
-          place, {place.data + p.out_head_stride, place.scale + 4 * p.scale_group_stride, second_live}};
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        float x[8];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          x[2 * i] = o[k * 16 + i * 4 + r * 2];
-          x[2 * i + 1] = o[k * 16 + i * 4 + r * 2 + 1];
-        }
-        store_pair(places[r], x, factor[r], c);
-      }
-      to_next_group(p, place);
+      const uint4 v = take_codes(place.take + k * kCodeBytes);
+      if (data_live) *reinterpret_cast<uint4*>(data + k * kGroupBytes) = v;
     }
+    data += kGroupsTogether * kGroupBytes;
+    __syncwarp();
 #pragma unroll
-    for (int i = 0; i < 128 - 16 * kGroupsTogether; ++i) o[i] = o[i + 16 * kGroupsTogether];
+    for (int k = 0; k < 128 - 16 * kGroupsTogether; ++k) o[k] = o[k + 16 * kGroupsTogether];
   }
 }
 
@@ -101,11 +126,17 @@ __device__ __forceinline__ void store_plain(Two* to, const float (&o)[128], int 
   }
 }
 
-// The accumulators' groups of 32 dims begin at `group`; the thread's heads are `head` and `head + 8`.
+// The accumulators' groups of 32 dims begin at `group`; the thread's heads are `head` and `head + 8`. `codes`: room for
+// kGroupsTogether groups of the warp.
 __device__ __forceinline__ void store_row(const PrefillParams& p, int token, int head, int group, float (&o)[128],
-                                          const float (&factor)[2], int c) {
+                                          const float (&factor)[2], int c, uint32_t codes) {
   if (p.output == MEGAMLA_OUTPUT_FP8_PAIR) {
-    store_pairs(p, pair_place(p, token, head, group, c), head + 8 < p.live_heads, o, factor, c);
+    // Products with 0 may be -0, which is no code of 0.
+    if (factor[0] == 0 || factor[1] == 0) {
+#pragma unroll
+      for (int i = 0; i < 128; ++i) o[i] = factor[i / 2 % 2] == 0 ? 0 : o[i];
+    }
+    store_pairs(p, token, head, group, o, factor, c, codes);
     return;
   }
 #pragma unroll

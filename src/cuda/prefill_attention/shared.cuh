@@ -1,6 +1,7 @@
 // Shared memory of the kernel for 64 heads.
 #pragma once
 
+#include "cuda/prefill_attention/output.cuh"
 #include "cuda/prefill_attention/tiles.cuh"
 
 namespace megamla::cuda::prefill {
@@ -13,6 +14,7 @@ struct Shared : SharedTiles<kTileHeads, 2> {
   uint64_t q_empty;
   // What the accumulators of a thread's two heads are multiplied by before a tile.
   float2 alpha[kStages][kTileHeads / 2];
+  alignas(16) uint8_t codes[kValueThreads / 32][kGroupsTogether * kCodeBytes];  // of a row, by warps of values
   float q_square[2][kTileHeads];  // sums of q^2, of the two threads that look after a head
 
   __device__ __forceinline__ void init_barriers() {

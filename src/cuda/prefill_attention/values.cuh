@@ -75,7 +75,8 @@ struct Values {
       if (warpgroup == 1 && any_keys && shared.rotated[slot] != 0) rotate_back(o, shared.cos_sin[slot], c);
       const int first = head();
       const float factor[2] = {shared.factor[first], shared.factor[first + 8]};
-      store_row(p, row.token, row.first_head + first, warpgroup * kGroups, o, factor, c);
+      store_row(p, row.token, row.first_head + first, warpgroup * kGroups, o, factor, c,
+                ptx::shared_address(shared.codes[warpgroup * 4 + warp]));
     }
     ptx::mbarrier_arrive(&shared.row_empty);
   }
