@@ -13,8 +13,8 @@ namespace {
 
 // 16 warps start with 128 registers a thread; warpgroups then trade them.
 constexpr int kValueRegisters = 160;
-constexpr int kScoreRegisters = 120;
-constexpr int kProducerRegisters = 72;
+constexpr int kScoreRegisters = 112;
+constexpr int kProducerRegisters = 80;
 static_assert(2 * kValueRegisters + kScoreRegisters + kProducerRegisters <= 4 * 128);
 static_assert(kThreads == 4 * 128);
 

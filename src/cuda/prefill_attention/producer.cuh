@@ -98,30 +98,46 @@ struct Producer {
     fetch_half<1>(from, valid, ring);
   }
 
-  // The 8 lanes of a shared-memory phase write one chunk of 8 heads, which the swizzle spreads over all banks; a warp
-  // reads 32 bytes of 16 heads.
+  // Half of the dims of Q. The 8 lanes of a shared-memory phase write one chunk of 8 heads, which the swizzle spreads
+  // over all banks; a warp reads 32 bytes of 16 heads.
+  __device__ __forceinline__ void fetch_query_half(const uint16_t* from, int64_t chunk_stride, uint32_t place,
+                                                   bool live, int half) const {
+    const int chunk = lane / 8 % 2;
+#pragma unroll
+    for (int i = 0; i < kBlocks / kHalves; ++i) {
+      const int block = i / kHalfBlocks * kBlocks / 2 + i % kHalfBlocks;
+      const uint16_t* dims = from + block * 4 * chunk_stride;
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        ptx::copy_16_async(chunk_address(place + block * kBlockBytes, lane % 8, k * 2 + chunk), dims, live);
+        dims += chunk_stride;
+      }
+    }
+    ptx::arrive_after_copies(&shared.q_full[half]);
+  }
   __device__ __forceinline__ void fetch_query(const Row& row, uint32_t parity) const {
     const int head = warp * 16 + lane % 8 + lane / 16 * 8;
-    const int half = lane / 8 % 2;
     const bool live = row.first_head + head < p.live_heads;
     const QueryStrides strides(p);
     const uint16_t* from =
-        p.q + row.token * p.q_token_stride + (live ? row.first_head + head : 0) * strides.head + half * 8;
-    uint32_t chunks[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      chunks[i] = chunk_address(ptx::shared_address(shared.q) + head * kRowBytes, head % 8, i * 2 + half);
+        p.q + row.token * p.q_token_stride + (live ? row.first_head + head : 0) * strides.head + lane / 8 % 2 * 8;
+    uint32_t place = ptx::shared_address(shared.q) + head * kRowBytes;
     ptx::mbarrier_wait(&shared.q_empty, parity ^ 1);
 #pragma unroll 1
-    for (int block = 0; block < kBlocks; ++block) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        ptx::copy_16_async(chunks[i], from, live);
-        chunks[i] += kBlockBytes;
-        from += strides.chunk;
-      }
+    for (int half = 0; half < kHalves; ++half) {
+      fetch_query_half(from, strides.chunk, place, live, half);
+      from += kHalfBlocks * 4 * strides.chunk;
+      place += kHalfBytes;
     }
-    ptx::arrive_after_copies(&shared.q_full);
+  }
+  // Calls the warp's heads of a row to the L2, a chunk of 16 dims a lane.
+  __device__ __forceinline__ void call_query(const Row& row) const {
+    const int head = row.first_head + warp * 16;
+    if (!row.any() || p.q_chunked == 0 || head >= p.live_heads) return;
+    const QueryStrides strides(p);
+    const uint16_t* from = p.q + row.token * p.q_token_stride + head * strides.head + lane * strides.chunk;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) ptx::prefetch_l2(from + i * 64);
   }
 
   // Fetches the tile that `walk` is at, with the rows `index`, and moves on to the next one; false: there was none.
@@ -141,6 +157,7 @@ struct Producer {
       if (first) {
         fetch_query(row, q_parity);
         q_parity ^= 1;
+        call_query(row_at(p, walk.index));
       }
     }
     return true;

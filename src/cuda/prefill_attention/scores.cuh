@@ -33,8 +33,8 @@ struct Scores {
     rows[1] = rows[0] + 8;
   }
 
-  // Q is on its way: its last 64 dims are rotated in place. Thread t looks after every other half block of head t % 64.
-  // The values role rotates the row back with the same cosines and sines.
+  // The second half of Q is on its way: its last 64 dims are rotated in place. Thread t looks after every other half
+  // block of head t % 64. The values role rotates the row back with the same cosines and sines.
   __device__ __forceinline__ void take_query(const Rotation& rotation, int slot) {
     const int head = thread % kTileHeads;
     const int half = thread / kTileHeads;
@@ -45,7 +45,7 @@ struct Scores {
       table[thread] = reinterpret_cast<const float4*>(rotation.cos_sin)[thread];
     }
     if (thread == 0) shared.rotated[slot] = rotate ? 1 : 0;
-    ptx::mbarrier_wait(&shared.q_full, q_parity);
+    ptx::mbarrier_wait(&shared.q_full[1], q_parity);
     q_parity ^= 1;
     ptx::named_barrier<1, kScoreThreads>();
     if (p.q_norm != 0) {
@@ -134,13 +134,17 @@ struct Scores {
 
   // The key tiles of a row. Where the keys of the next tile are there by the time that a product is done, theirs is
   // issued within the softmax, so that the tensor cores need not wait for it. Waiting for keys there would delay P.
-  __device__ __forceinline__ void tiles(int count, bool nothing_to_do, Softmax& s) {
+  __device__ __forceinline__ void tiles(int count, const Rotation& rotation, int slot, bool nothing_to_do, Softmax& s) {
+    float sums[32];
+    ptx::mbarrier_wait(&shared.q_full[0], q_parity);
+    ptx::mbarrier_wait(&shared.keys_full[ring.stage][0], ring.parity);
+    product(sums, 0);
+    int half = 1;  // of the tile's product, to be issued
+    take_query(rotation, slot);
     const float scale[2] = {logit_scale(rows[0]), logit_scale(rows[1])};
     // Chunk j of a row lies at j ^ (row % 8); lanes 16 on have the second 8 keys.
     const uint32_t p_row =
         ptx::shared_address(shared.p[0]) + (warp * 16 + lane % 16) * kRowBytes + ((lane / 16) ^ (lane % 8)) * 16;
-    float sums[32];
-    int half = 0;  // of the tile's product, to be issued
 #pragma unroll 1
     for (int left = count - 1; left >= 0; --left) {
       const int stage = ring.stage;
@@ -205,8 +209,7 @@ struct Scores {
       const float sink[2] = {load_sink(p, row.first_head + rows[0]), load_sink(p, row.first_head + rows[1])};
       Softmax s;
       if (length > 0) {
-        take_query(rotation, index & 1);
-        tiles((length + kTileKeys - 1) / kTileKeys, idle(p, row, warp), s);
+        tiles((length + kTileKeys - 1) / kTileKeys, rotation, index & 1, idle(p, row, warp), s);
       }
       finish(row, s, sink, rotation.outside, index & 1);
       row = next;

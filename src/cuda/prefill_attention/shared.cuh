@@ -10,7 +10,7 @@ struct Shared : SharedTiles<kTileHeads, 2> {
   static constexpr bool kProducersFetchQuery = true;
 
   // Producers -> scores; scores -> producers.
-  uint64_t q_full;
+  uint64_t q_full[kHalves];
   uint64_t q_empty;
   // What the accumulators of a thread's two heads are multiplied by before a tile.
   float2 alpha[kStages][kTileHeads / 2];
@@ -19,7 +19,7 @@ struct Shared : SharedTiles<kTileHeads, 2> {
 
   __device__ __forceinline__ void init_barriers() {
     SharedTiles::init_barriers();
-    ptx::mbarrier_init(&q_full, kProducerThreads);
+    for (uint64_t& full : q_full) ptx::mbarrier_init(&full, kProducerThreads);
     ptx::mbarrier_init(&q_empty, kScoreThreads);
   }
 };
