@@ -15,8 +15,8 @@ namespace {
 
 // 16 warps start with 128 registers a thread; warpgroups then trade them.
 constexpr int kValueRegisters = 160;
-constexpr int kScoreRegisters = 136;
-constexpr int kProducerRegisters = 56;
+constexpr int kScoreRegisters = 128;
+constexpr int kProducerRegisters = 64;
 static_assert(2 * kValueRegisters + kScoreRegisters + kProducerRegisters <= 4 * 128);
 static_assert(kThreads == 4 * 128);
 

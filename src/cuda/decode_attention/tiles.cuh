@@ -28,11 +28,14 @@ constexpr int kParts = MEGAMLA_DECODE_PARTS;
 constexpr int kPartDims = format::kHeadDim / kParts;
 constexpr int kPartBlocks = kBlocks / kParts;
 static_assert(kPartDims % 128 == 0);
-// Raw records on their way: per producer warp a ring of columns, each 64 bytes of the warp's 16 records of a tile (or
-// their scales).
-constexpr int kColumns = 11;
+// Raw records on their way: per producer warp two units of up to five columns, each 64 bytes of the warp's 16 records
+// of a tile, and of scales.
 constexpr int kColumnBytes = kBatches * 32 * 16;
-constexpr int kLists = 4;  // tiles whose slots a producer warp holds or waits for
+constexpr int kMostUnitColumns = 5;
+constexpr int kBatchScaleBytes = 8 * 32;
+constexpr int kPlaceBytes = kMostUnitColumns * kColumnBytes + kBatches * kBatchScaleBytes;
+constexpr int kLists = 4;    // tiles whose slots a producer warp holds or waits for
+constexpr int kLengths = 8;  // rows whose lengths it holds or waits for: those of such tiles, this one and the next
 
 // Key tiles are written by ordinary stores and read by the tensor cores: the writers fence, once a part. With
 // MEGAMLA_DECODE_READERS_FENCE the readers do instead; writers have copies under way that a fence might wait for.
@@ -46,13 +49,27 @@ constexpr bool kReadersFence = false;
 // i, 4 + i, 8 + i, 12 + i, .. 28 + i. Fp4 codes unpack into such pairs (i, 4 + i) without a byte permute, and a thread
 // of the values role, which has columns 8 i + 2 c and 8 i + 2 c + 1 of every i, has the 8 consecutive dims from 8 c on.
 
-// What a producer warp knows of a coming tile: its 16 entries of the list and the list's length.
+// What a producer warp knows of a coming tile: its 16 entries of the list.
 struct TileList {
   int32_t slots[kBatches * 8];
-  int32_t length;
+  int32_t row;     // place of its row's lengths
   int32_t first;   // the tile's first entry
   int32_t source;  // 0 window, 1 compressed, -1: no more tiles
   int32_t padding;
+};
+// The tile whose slots a producer warp asks for next; kept in shared memory, as it takes part once a tile.
+struct Walk {
+  int32_t token;
+  int32_t tile, end, step;  // of the row's tiles
+  int32_t window_end;       // of the window list's tiles
+  int32_t row;              // its number
+  int32_t asked;            // the unit in which the row's lengths were asked for
+  int32_t exact;            // they are known, and so the tiles that hold no keys
+  // The row after it.
+  int32_t next_token;  // -1: no more rows
+  int32_t next_begin, next_end, next_step;
+  int32_t next_asked;
+  int32_t padding[3];
 };
 
 // What the scores role asks for a row ahead.
@@ -107,12 +124,14 @@ struct Shared {
   alignas(1024) uint8_t q[kQueryBlocks * kBlockBytes];  // at the end of a shared row its MergeTable
   alignas(1024) uint8_t keys[kStages][kTileBytes];      // at the end of a shared row the partial O
   alignas(1024) uint8_t p[kStages][kBlockBytes];
-  alignas(16) uint8_t raw[kProducerWarps][kColumns][kColumnBytes];
+  alignas(16) uint8_t raw[kProducerWarps][2][kPlaceBytes];
   alignas(16) float rotation[2][format::kRopeDim];  // cos, sin of a row's position; by the row's parity
   alignas(16) ComingRow coming[2];                  // by the row's parity
   int32_t tiles[2];                                 // of a row, likewise
   Row rows[kRows];                                  // by the row's number; written by the scores role, a row ahead
   alignas(16) TileList lists[kProducerWarps][kLists];
+  alignas(16) Walk walks[kProducerWarps];
+  int32_t lengths[kProducerWarps][kLengths][2];
   uint32_t opened[kProducerWarps][kLists];           // tiles whose records are on their way: source, valid keys
   alignas(8) uint8_t valid[kStages][kTileKeys / 8];  // bit k % 8 of byte k / 8
   float alpha[kStages][kTileHeads];                  // what the accumulators of a head are multiplied by before a tile
@@ -123,7 +142,6 @@ struct Shared {
   int32_t last_part;         // and this block's part is the last to come
   Deal deal;
   alignas(8) Barriers barriers;
-  uint64_t lists_full[kProducerWarps][kLists];
 };
 static_assert(sizeof(Shared) <= 232448);
 constexpr int kSharedBytes = sizeof(Shared);

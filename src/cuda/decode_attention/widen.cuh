@@ -80,24 +80,25 @@ struct Scales {
   }
 };
 
-// A format's way through the ring: kCount data columns after one of scales; kHalf is the first of dims 256 on.
+// A format's way through the ring: tiles in units of four columns. kExtra: a tile's last unit has one more.
 template <class Record>
 struct Columns {
-  static constexpr int kCount = Record::kDataBytes / 64;
-  static constexpr int kHalf = kCount / 2;  // fp8_584: 4
+  static constexpr int kUnits = Record::kDataBytes / 256;
+  static constexpr bool kExtra = Record::kDataBytes % 256 != 0;
 };
+static_assert(Columns<format::Fp8_584>::kUnits == 2 && format::Fp8_584::kDataBytes == 9 * 64);
 
-// The scales of a warp's 16 keys into a column: 16 bytes a key, a batch after the other, 128 bytes on the next 16 of
-// each. `from` is those of key lane % 16, `to` where its first 16 bytes go.
-__device__ __forceinline__ void copy_scales(format::Nvfp4_288, uint32_t to, const uint8_t* from, int lane, bool valid) {
+// The scales of a warp's 16 keys: 16 bytes a key, a batch after the other, 128 bytes on the next 16 of each. `from` is
+// those of key lane % 16, `to` where its first 16 bytes go.
+__device__ __forceinline__ void copy_scales(format::Nvfp4_288, uint32_t to, const uint8_t* from, int lane) {
   const int half = lane / 16;
-  ptx::copy_16_async(to + half * 128, from + half * 16, valid);
+  ptx::copy_16_async(to + half * 128, from + half * 16, true);
 }
-__device__ __forceinline__ void copy_scales(format::Fp8_528, uint32_t to, const uint8_t* from, int lane, bool valid) {
-  if (lane < 16) ptx::copy_16_async(to, from, valid);
+__device__ __forceinline__ void copy_scales(format::Fp8_528, uint32_t to, const uint8_t* from, int lane) {
+  if (lane < 16) ptx::copy_16_async(to, from, true);
 }
-__device__ __forceinline__ void copy_scales(format::Fp8_584, uint32_t to, const uint8_t* from, int lane, bool valid) {
-  if (lane < 16) ptx::copy_8_async(to, from, valid);
+__device__ __forceinline__ void copy_scales(format::Fp8_584, uint32_t to, const uint8_t* from, int lane) {
+  if (lane < 16) ptx::copy_8_async(to, from, true);
 }
 
 // Piece i of part p is scaled by the bytes 8 i + 2 p and 8 i + 2 p + 1.
@@ -120,61 +121,60 @@ __device__ __forceinline__ Scales take_scales(format::Fp8_584, uint32_t at, int 
   return {a.x, a.y};
 }
 
-// widen: column i of this lane's key, whose row of the tile is at `row`.
-__device__ __forceinline__ void widen(format::Nvfp4_288, uint4 piece, Scales& scales, uint32_t row, int key, int part,
-                                      int i) {
+// Where the first of a lane's chunks of column 0 goes, of its key's row of a tile. Others of the column are at this
+// address with bits 4 and 5 changed.
+//
+// Nvfp4: group 4 i + part is the part's half of block 2 i + part / 2.
+__device__ __forceinline__ uint32_t first_chunk(format::Nvfp4_288, uint32_t row, int key, int part) {
+  return row + part / 2 * kBlockBytes + (((part % 2 * 4) ^ key) << 4);
+}
+// Fp8: half of the chunks of group 2 i + part / 2, in block i.
+__device__ __forceinline__ uint32_t first_chunk(format::Fp8_528, uint32_t row, int key, int part) {
+  return row + (((part / 2 * 4) ^ key) << 4) + part % 2 * 8;
+}
+__device__ __forceinline__ uint32_t first_chunk(format::Fp8_584, uint32_t row, int key, int part) {
+  return first_chunk(format::Fp8_528{}, row, key, part);
+}
+
+// widen: a column of this lane's key; `at` is its first chunk.
+__device__ __forceinline__ void widen(format::Nvfp4_288, uint4 piece, Scales& scales, uint32_t at) {
   const uint32_t factors = e4m3_factors(scales.next<16>());
   const uint32_t first = __byte_perm(factors, 0, 0x1010);
   const uint32_t second = __byte_perm(factors, 0, 0x3232);
   const uint4 w[4] = {widen_e2m1(piece.x, first), widen_e2m1(piece.y, first), widen_e2m1(piece.z, second),
                       widen_e2m1(piece.w, second)};
-  // Group 4 i + part: the part's half of block 2 i + part / 2.
-  const uint32_t at = row + (2 * i + part / 2) * kBlockBytes + (((part % 2 * 4) ^ key) << 4);
   ptx::store_shared(at, uint4{w[0].x, w[1].x, w[2].x, w[3].x});
   ptx::store_shared(at ^ 0x10, uint4{w[0].y, w[1].y, w[2].y, w[3].y});
   ptx::store_shared(at ^ 0x20, uint4{w[0].z, w[1].z, w[2].z, w[3].z});
   ptx::store_shared(at ^ 0x30, uint4{w[0].w, w[1].w, w[2].w, w[3].w});
 }
 
-// 16 dims of e4m3: half of the chunks of group 2 i + part / 2.
-__device__ __forceinline__ void widen_e4m3_column(uint4 piece, uint32_t byte, uint32_t row, int key, int part, int i) {
+// 16 dims of e4m3.
+__device__ __forceinline__ void widen_e4m3_column(uint4 piece, uint32_t byte, uint32_t at) {
   const bool nan = ((nan_bits(piece.x) | nan_bits(piece.y) | nan_bits(piece.z) | nan_bits(piece.w)) & 0x80808080u) != 0;
   const uint32_t factor = ue8m0_factor(byte, nan);
   const uint4 first = widen_e4m3(piece.x, piece.y, factor);
   const uint4 second = widen_e4m3(piece.z, piece.w, factor);
-  const uint32_t at = row + i * kBlockBytes + (((part / 2 * 4) ^ key) << 4) + part % 2 * 8;
   ptx::store_shared(at, uint2{first.x, second.x});
   ptx::store_shared(at ^ 0x10, uint2{first.y, second.y});
   ptx::store_shared(at ^ 0x20, uint2{first.z, second.z});
   ptx::store_shared(at ^ 0x30, uint2{first.w, second.w});
 }
-__device__ __forceinline__ void widen(format::Fp8_528, uint4 piece, Scales& scales, uint32_t row, int key, int part,
-                                      int i) {
-  widen_e4m3_column(piece, scales.next<8>(), row, key, part, i);
+__device__ __forceinline__ void widen(format::Fp8_528, uint4 piece, Scales& scales, uint32_t at) {
+  widen_e4m3_column(piece, scales.next<8>(), at);
 }
-__device__ __forceinline__ void widen(format::Fp8_584, uint4 piece, Scales& scales, uint32_t row, int key, int part,
-                                      int i) {
-  if (i < format::Fp8_584::kScaleGroups) {
-    widen_e4m3_column(piece, scales.next<8>(), row, key, part, i);
-    return;
-  }
-  // The rotated dims are bf16 already, 32 of them a column.
+__device__ __forceinline__ void widen(format::Fp8_584, uint4 piece, Scales& scales, uint32_t at) {
+  widen_e4m3_column(piece, scales.next<8>(), at);
+}
+// The rotated dims of fp8_584 are bf16 already, 32 of them a column: half 0 or 1 of the last block.
+__device__ __forceinline__ void widen_rotated(uint4 piece, uint32_t row, int key, int part, int half) {
   constexpr uint32_t kFactor = (static_cast<uint32_t>(127 - kKeyShift) << 7) * 0x10001u;
   const uint4 pairs = pair_bf16(piece);
-  const uint32_t half = (i - format::Fp8_584::kScaleGroups) * 4;
-  const uint32_t at = row + (kBlocks - 1) * kBlockBytes + ((half ^ key) << 4) + part * 4;
+  const uint32_t at = row + (kBlocks - 1) * kBlockBytes + (((half * 4) ^ key) << 4) + part * 4;
   ptx::store_shared(at, bf16x2_multiply(pairs.x, kFactor));
   ptx::store_shared(at ^ 0x10, bf16x2_multiply(pairs.y, kFactor));
   ptx::store_shared(at ^ 0x20, bf16x2_multiply(pairs.z, kFactor));
   ptx::store_shared(at ^ 0x30, bf16x2_multiply(pairs.w, kFactor));
 }
-
-// Dims that are widened after column i.
-__device__ __forceinline__ int dims_after(format::Nvfp4_288, int i) { return (i + 1) * 128; }
-__device__ __forceinline__ int dims_after(format::Fp8_528, int i) { return (i + 1) * 64; }
-__device__ __forceinline__ int dims_after(format::Fp8_584, int i) {
-  return i < format::Fp8_584::kScaleGroups ? (i + 1) * 64 : format::kNopeDim + (i - 6) * 32;
-}
-static_assert(format::Fp8_584::kScaleGroups == 7);
 
 }  // namespace megamla::cuda
