@@ -112,7 +112,7 @@ Status decode_attention(const megamla_decode_attention_params& p, const megamla_
   DecodeParams d{};
   const int64_t live_heads = p.live_heads == 0 ? p.q.shape[1] : p.live_heads;
   const bool few = live_heads <= most_few_heads();
-  set_query(d, p, kKeyUnshift, few ? few_heads::kMostHeads / 2 : kTileHeads);
+  set_query(d, p, kKeyUnshift, few ? few_heads::kMostHeads : kTileHeads);
   set_query_steps(d);
   set_output(d, p);
   if (d.items == 0) return {};

@@ -26,26 +26,28 @@ struct Producer {
 
   const DecodeParams& p;
   Shared& shared;
-  int key;   // 0 .. 7 of a batch
-  int part;  // 0 .. 3
-  int lane;
+  uint32_t lane;
   int warp;  // of the producers
 
+  __device__ __forceinline__ int key() const { return static_cast<int>(lane % 8); }   // of a batch
+  __device__ __forceinline__ int part() const { return static_cast<int>(lane / 8); }  // 0 .. 3
+
+  // A tile on its way, in a word: the list that it is of, the place of its row's lengths, and either how many keys it
+  // has at most or, where the lengths were not known in time, which of the list's tiles it is. kEnd: no more tiles.
+  static constexpr int kRowAt = 1, kExactAt = 4, kValueAt = 5;
+  static_assert(kLengths == 1 << (kExactAt - kRowAt));
+
+  int left = 0;                      // of the tiles whose slots are asked for one after the other
+  uint32_t asked[2] = {kEnd, kEnd};  // tiles whose slots are on their way
   // The unit that is copied next.
   struct Front {
     const uint8_t* data[kBatches];  // of this lane's piece
     int units = 0;                  // left of the tile
     int list = 0;                   // next to be opened
-    int opened = 0;
   };
 
   __device__ Producer(const DecodeParams& params, Shared& s, int thread)
-      : p(params),
-        shared(s),
-        key(thread % 8),
-        part(thread % 32 / 8),
-        lane(thread % 32),
-        warp(__shfl_sync(~0u, thread / 32, 0)) {}
+      : p(params), shared(s), lane(static_cast<uint32_t>(thread) % 32), warp(__shfl_sync(~0u, thread / 32, 0)) {}
 
   __device__ __forceinline__ uint32_t ring_place(int unit) const {
     return ptx::shared_address(shared.raw[warp]) + (unit & 1) * kPlaceBytes;
@@ -58,9 +60,7 @@ struct Producer {
   // Finds out which row is the index-th, and asks for its lengths.
   __device__ __forceinline__ void look_up_row(Walk& walk, int index, int unit) {
     const Row row = row_at(p, shared, index);
-    walk.next_token = row.token;
-    walk.next_begin = row.begin, walk.next_end = row.end, walk.next_step = row.step;
-    walk.next_asked = unit;
+    walk = {row.token, row.begin, row.end, index, unit, 0, row.step, 0};
     if (!row.any() || lane >= 2) return;
     const DecodeKeys& keys = p.keys[lane];
     int32_t* length = &shared.lengths[warp][index % kLengths][lane];
@@ -71,62 +71,76 @@ struct Producer {
     }
   }
 
-  // Goes on to a tile that holds keys as far as one knows; false: no more.
-  __device__ __forceinline__ bool next_tile(Walk& walk, int unit) {
-    for (;;) {
-      if (walk.exact == 0 && unit - walk.asked >= 2) {
-        const int32_t* lengths = shared.lengths[warp][walk.row % kLengths];
-        walk.window_end = tiles_of(p, 0, lengths[0]);
-        walk.end = min(walk.end, p.window_tiles + tiles_of(p, 1, lengths[1]));
-        walk.exact = 1;
-      }
-      if (walk.tile >= walk.window_end) {
+  // Goes on to tiles that hold keys as far as one knows, of a list; false: no more.
+  __device__ __forceinline__ bool next_run(int unit) {
+    Walk walk = shared.walks[warp][0];
+    Walk next = shared.walks[warp][1];
+    __syncwarp();
+    while (walk.token >= 0) {
+      const bool exact = unit - walk.asked >= 2;
+      const int32_t* lengths = shared.lengths[warp][walk.number % kLengths];
+      const int window = exact ? lengths[0] : p.keys[0].width;
+      const int compressed = exact ? lengths[1] : p.keys[1].width;
+      if (walk.tile >= tiles_of(p, 0, window)) {
         while (walk.tile < p.window_tiles) walk.tile += walk.step;
       }
-      if (walk.tile < walk.end) return true;
-      if (walk.next_token < 0) return false;
-      ++walk.row;
-      walk.token = walk.next_token;
-      walk.tile = walk.next_begin, walk.end = walk.next_end, walk.step = walk.next_step;
-      walk.window_end = p.window_tiles;
-      walk.asked = walk.next_asked;
-      walk.exact = 0;
-      look_up_row(walk, walk.row + 1, unit);
+      const int source = walk.tile < p.window_tiles ? 0 : 1;
+      const int before = source == 0 ? 0 : p.window_tiles;
+      const int length = source == 0 ? window : compressed;
+      const int end = min(walk.end, before + tiles_of(p, source, length));
+      if (walk.tile < end) {
+        const DecodeKeys& keys = p.keys[source];
+        const int first = walk.tile - before;
+        const int number = walk.number % kLengths;
+        if (walk.step == 1) {
+          left = end - walk.tile, walk.tile = end;
+        } else {
+          while (walk.tile < end) walk.tile += walk.step, ++left;
+        }
+        walk.kind = static_cast<uint32_t>(source | number << kRowAt | (exact ? 1 << kExactAt : 0));
+        const int entry = first * kTileKeys + (lane / 8 % kBatches * kProducerWarps + warp) * 8 + key();
+        shared.requests[warp][lane] = {
+            keys.slots + walk.token * keys.slots_row_stride + entry * keys.slots_column_stride, entry,
+            exact ? min(length, keys.width) - first * kTileKeys : first};
+        break;
+      }
+      walk = next;
+      if (walk.token >= 0) look_up_row(next, walk.number + 1, unit);
       __syncwarp();
     }
+    if (lane == 0) shared.walks[warp][0] = walk, shared.walks[warp][1] = next;
+    __syncwarp();
+    return left > 0;
   }
 
   // Asks for the slots of the next tile. Whoever reads them waits for the group of copies that this is a part of.
-  __device__ __forceinline__ void request(Walk& walk, int place, int unit) {
-    TileList& list = shared.lists[warp][place];
-    if (!next_tile(walk, unit)) {
-      if (lane == 0) list.source = -1;
-    } else {
-      const int source = walk.tile < p.window_tiles ? 0 : 1;
-      const DecodeKeys& keys = p.keys[source];
-      const int first = (walk.tile - (source == 0 ? 0 : p.window_tiles)) * kTileKeys;
-      const int entry = first + (lane / 8 % kBatches * kProducerWarps + warp) * 8 + key;
-      if (lane < 8 * kBatches) {
-        ptx::copy_4_async(ptx::shared_address(&list.slots[lane]),
-                          keys.slots + walk.token * keys.slots_row_stride + entry * keys.slots_column_stride,
-                          entry < keys.width);
-      }
-      if (lane == 0) list.row = walk.row % kLengths, list.first = first, list.source = source;
-      walk.tile += walk.step;
+  __device__ __forceinline__ void request(int place, int unit) {
+    asked[0] = asked[1];
+    asked[1] = kEnd;
+    if (left == 0 && !next_run(unit)) return;
+    const Walk& walk = shared.walks[warp][0];
+    const uint32_t kind = walk.kind;
+    const DecodeKeys& keys = p.keys[kind & 1];
+    Request& mine = shared.requests[warp][lane];
+    const Request now = mine;
+    if (lane < 8 * kBatches) {
+      ptx::copy_4_async(ptx::shared_address(&shared.slots[warp][place][lane]), now.slots, now.entry < keys.width);
     }
-  }
-  __device__ __forceinline__ void request_next(int place, int unit) {
-    Walk walk = shared.walks[warp];
-    __syncwarp();
-    request(walk, place, unit);
-    if (lane == 0) shared.walks[warp] = walk;
+    asked[1] = kind | static_cast<uint32_t>(min(now.keys, 1 << 26)) << kValueAt;
+    const int step = walk.step * kTileKeys;
+    mine = {now.slots + step * keys.slots_column_stride, now.entry + step,
+            now.keys + ((kind >> kExactAt & 1) != 0 ? -step : walk.step)};
+    --left;
   }
 
   // Finds the records of a tile's `count` keys, this lane that of the warp's key lane % 16, and copies their scales.
-  __device__ __forceinline__ void locate(Front& front, uint32_t slot, int source, int count, uint32_t scales) const {
+  // Returns the tile's source and valid keys.
+  __device__ __forceinline__ uint32_t locate(Front& front, uint32_t slot, int source, int count,
+                                             uint32_t scales) const {
     const DecodeKeys& keys = p.keys[source];
-    const int mine = lane % 16;
-    const bool valid = (mine / 8 * kProducerWarps + warp) * 8 + mine % 8 < count && slot < keys.num_slots;
+    const int mine = static_cast<int>(lane % 16);
+    const int in_tile = (mine / 8 * kProducerWarps + warp) * 8 + mine % 8;
+    const bool valid = static_cast<int>(in_tile < count) & static_cast<int>(slot < keys.num_slots);
     const uint32_t valid_keys = __ballot_sync(~0u, valid);
     const uint32_t page =
         static_cast<uint32_t>((static_cast<uint64_t>(slot) * keys.division.multiplier) >> keys.division.shift);
@@ -135,46 +149,45 @@ struct Producer {
     const uint8_t* scale = begin + keys.scale_begin + static_cast<int64_t>(in_page) * keys.scale_step;
     const uint8_t* data = begin + static_cast<int64_t>(in_page) * keys.data_step;
     const auto* nothing = reinterpret_cast<const uint8_t*>(no_record);
-    if (!valid) scale = data = nothing;
+    scale = valid ? scale : nothing;
+    data = valid ? data : nothing;
     const uint32_t to = scales + mine / 8 * kBatchScaleBytes + mine % 8 * 16;
     if (kSame || source == 0) {
-      copy_scales(First{}, to, scale, lane);
+      copy_scales(First{}, to, scale, static_cast<int>(lane));
     } else {
-      copy_scales(Second{}, to, scale, lane);
+      copy_scales(Second{}, to, scale, static_cast<int>(lane));
     }
 #pragma unroll
     for (int b = 0; b < kBatches; ++b) {
-      const auto at = __shfl_sync(~0u, reinterpret_cast<unsigned long long>(data), b * 8 + key);
-      front.data[b] = reinterpret_cast<const uint8_t*>(at) + part * 16;
+      const auto at = __shfl_sync(~0u, reinterpret_cast<unsigned long long>(data), b * 8 + key());
+      front.data[b] = reinterpret_cast<const uint8_t*>(at) + part() * 16;
     }
     static_assert(kBatches == 2);
-    if (lane == 0) shared.opened[warp][front.opened % kLists] = (valid_keys & 0xffffu) | source << 16;
-    ++front.opened;
     trace(Trace::kOpened);
     front.units = units_of(source);
+    return (valid_keys & 0xffffu) | static_cast<uint32_t>(source) << 16;
   }
 
   // Opens the next tile that is not beyond its list's length. After the last one, copies go on from nowhere.
-  __device__ __forceinline__ void open(Front& front, int unit) {
+  __device__ __forceinline__ uint32_t open(Front& front, int unit) {
     for (;;) {
-      const TileList& list = shared.lists[warp][front.list % kLists];
-      const int source = __shfl_sync(~0u, list.source, 0);
-      if (source < 0) {
-        if (lane == 0) shared.opened[warp][front.opened % kLists] = kEnd;
+      const uint32_t tile = asked[0];
+      if (tile == kEnd) {
 #pragma unroll
         for (int b = 0; b < kBatches; ++b) front.data[b] = reinterpret_cast<const uint8_t*>(no_record);
         front.units = 1;
-        return;
+        return kEnd;
       }
-      const int length = shared.lengths[warp][list.row][source];
-      const int count = __shfl_sync(~0u, min(max(length, 0), p.keys[source].width) - list.first, 0);
-      const auto slot = static_cast<uint32_t>(list.slots[lane % 16]);
-      request_next((front.list + 2) % kLists, unit);
+      const int source = static_cast<int>(tile & 1);
+      int count = static_cast<int>(tile >> kValueAt);
+      if ((tile >> kExactAt & 1) == 0) {
+        const int length = shared.lengths[warp][tile >> kRowAt & (kLengths - 1)][source];
+        count = __shfl_sync(~0u, min(max(length, 0), p.keys[source].width) - count * kTileKeys, 0);
+      }
+      const auto slot = static_cast<uint32_t>(shared.slots[warp][front.list % kLists][lane % 16]);
+      request((front.list + 2) % kLists, unit);
       ++front.list;
-      if (count > 0) {
-        locate(front, slot, source, count, ring_place(unit) + kMostUnitColumns * kColumnBytes);
-        return;
-      }
+      if (count > 0) return locate(front, slot, source, count, ring_place(unit) + kMostUnitColumns * kColumnBytes);
       ptx::wait_all_copies();  // the next one's slots, too
       __syncwarp();
     }
@@ -205,28 +218,35 @@ struct Producer {
     for (int b = 0; b < kBatches; ++b) piece[b] = ptx::load_shared(at + b * kBatchBytes);
   }
 
-  // A unit from the ring into the stage: a whole tile of fp4 codes.
+  // A unit from the ring into the stage, two columns at a time: a whole tile of fp4 codes.
   template <class Record>
   __device__ __forceinline__ void widen_unit(std::integral_constant<int, 1>, Front& front, Scales (&scales)[kBatches],
                                              const Ring& ring, uint32_t at, int) const {
-    const uint32_t row = ptx::shared_address(shared.keys[ring.stage()]) + (warp * 8 + key) * kRowBytes;
-    uint32_t to = first_chunk(Record{}, row, key, part);
+    const uint32_t row = ptx::shared_address(shared.keys[ring.stage()]) + (warp * 8 + key()) * kRowBytes;
+    uint32_t to = first_chunk(Record{}, row, key(), part());
 #pragma unroll 1
-    for (int column = 0; column < kInUnit; ++column) {
-      uint4 piece[kBatches];
-      ptx::wait_copies<2 * kInUnit - 1>();
-      load_column(at, piece);
-      if (column == kInUnit / 2) {
-        ptx::mbarrier_wait(&shared.barriers.keys_empty[ring.stage()][1], ring.parity() ^ 1);
-      }
+    for (int pair = 0; pair < kInUnit / 2; ++pair) {
+      uint4 piece[2][kBatches];
+      ptx::wait_copies<2 * kInUnit - 2>();
+      load_column(at, piece[0]);
+      if (pair == 1) ptx::mbarrier_wait(&shared.barriers.keys_empty[ring.stage()][1], ring.parity() ^ 1);
 #pragma unroll
-      for (int b = 0; b < kBatches; ++b) {
-        widen(Record{}, piece[b], scales[b], to + b * kProducerWarps * 8 * kRowBytes);
+      for (int column = 0; column < 2; ++column) {
+        if (column == 1) load_column(at + kColumnBytes, piece[1]);
+#pragma unroll
+        for (int b = 0; b < kBatches; ++b) {
+          widen(Record{}, piece[column][b], scales[b],
+                to + column * 2 * kBlockBytes + b * kProducerWarps * 8 * kRowBytes);
+        }
+        if (kPartDims == 128) hand_over(ring.stage(), pair * 2 + column);
       }
-      if ((column + 1) * 128 % kPartDims == 0) hand_over(ring.stage(), (column + 1) * 128 / kPartDims - 1);
-      copy_column(front, at, column);
-      at += kColumnBytes;
-      to += 2 * kBlockBytes;
+      if (kPartDims != 128 && (pair + 1) * 256 % kPartDims == 0) {
+        hand_over(ring.stage(), (pair + 1) * 256 / kPartDims - 1);
+      }
+      copy_column(front, at, 2 * pair);
+      copy_column(front, at + kColumnBytes, 2 * pair + 1);
+      at += 2 * kColumnBytes;
+      to += 4 * kBlockBytes;
     }
   }
 
@@ -234,8 +254,8 @@ struct Producer {
   template <class Record>
   __device__ __forceinline__ void widen_unit(std::integral_constant<int, 2>, Front& front, Scales (&scales)[kBatches],
                                              const Ring& ring, uint32_t at, int half) const {
-    const uint32_t row = ptx::shared_address(shared.keys[ring.stage()]) + (warp * 8 + key) * kRowBytes;
-    uint32_t to = first_chunk(Record{}, row, key, part) + half * (kBlocks / 2) * kBlockBytes;
+    const uint32_t row = ptx::shared_address(shared.keys[ring.stage()]) + (warp * 8 + key()) * kRowBytes;
+    uint32_t to = first_chunk(Record{}, row, key(), part()) + half * (kBlocks / 2) * kBlockBytes;
 #pragma unroll 1
     for (int pair = 0; pair < kInUnit / 2; ++pair) {
       uint4 piece[kBatches];
@@ -254,8 +274,8 @@ struct Producer {
 #pragma unroll
         for (int b = 0; b < kBatches; ++b) {
           const uint32_t end = row + b * kProducerWarps * 8 * kRowBytes;
-          widen_rotated(piece[b], end, key, part, 0);
-          widen_rotated(last[b], end, key, part, 1);
+          widen_rotated(piece[b], end, key(), part(), 0);
+          widen_rotated(last[b], end, key(), part(), 1);
         }
       } else {
 #pragma unroll
@@ -275,10 +295,12 @@ struct Producer {
   __device__ __forceinline__ void begin_tile(uint32_t opened, Scales (&scales)[kBatches], const Ring& ring,
                                              uint32_t at) const {
     const uint32_t from = at + kMostUnitColumns * kColumnBytes;
+    if (kSame || opened >> 16 == 0) {
 #pragma unroll
-    for (int b = 0; b < kBatches; ++b) {
-      scales[b] = kSame || opened >> 16 == 0 ? take_scales(First{}, from + b * kBatchScaleBytes, key, part)
-                                             : take_scales(Second{}, from + b * kBatchScaleBytes, key, part);
+      for (int b = 0; b < kBatches; ++b) scales[b] = take_scales(First{}, from + b * kBatchScaleBytes, key(), part());
+    } else {
+#pragma unroll
+      for (int b = 0; b < kBatches; ++b) scales[b] = take_scales(Second{}, from + b * kBatchScaleBytes, key(), part());
     }
     trace(Trace::kColumn);
     ptx::mbarrier_wait(&shared.barriers.keys_empty[ring.stage()][0], ring.parity() ^ 1);
@@ -290,14 +312,13 @@ struct Producer {
 
   // Before the block's barriers are ready.
   __device__ __forceinline__ void begin() {
-    Walk walk{};
-    walk.row = -1;
-    walk.step = 1;
-    walk.exact = 1;
-    look_up_row(walk, 0, -4);
+    Walk walk{0, 0, 0, -1, -4, 0, 1, 0};
+    Walk next;
+    look_up_row(next, 0, -4);
+    if (lane == 0) shared.walks[warp][0] = walk, shared.walks[warp][1] = next;
+    __syncwarp();
 #pragma unroll 1
-    for (int place = 0; place < 2; ++place) request(walk, place, -4);
-    if (lane == 0) shared.walks[warp] = walk;
+    for (int place = 0; place < 2; ++place) request(place, -4);
     ptx::commit_copies();
   }
 
@@ -305,36 +326,37 @@ struct Producer {
     Front front;
     Ring ring;
     Scales scales[kBatches];
+    uint32_t opened[2] = {};  // the tiles that begin with this unit and with the next, if any do
     int source = 0;
-    int units = 0;    // left of the tile that is widened
-    int widened = 0;  // tiles, with this one
+    int units = 0;  // left of the tile that is widened
     ptx::wait_copies<0>();
 #pragma unroll 1
     for (int unit = -2;; ++unit) {
+      ptx::forget(lane);  // what follows from it needs no registers in between
       const uint32_t place = ring_place(unit);
       uint32_t at = place + lane * 16;
       ptx::wait_copies<2 * kInUnit - 1>();
-      __syncwarp();  // scales, slots and `opened` come from other lanes
+      __syncwarp();  // scales and slots come from other lanes
       if (unit >= 0) {
         if (units == 0) {
-          const uint32_t opened = __shfl_sync(~0u, shared.opened[warp][widened % kLists], 0);
-          if (opened == kEnd) break;
-          source = static_cast<int>(opened >> 16);
+          if (opened[0] == kEnd) break;
+          source = static_cast<int>(opened[0] >> 16);
           units = units_of(source);
-          ++widened;
-          begin_tile(opened, scales, ring, place);
+          begin_tile(opened[0], scales, ring, place);
           __syncwarp();  // the places of its scales are free for copies
         } else {
           ptx::mbarrier_wait(&shared.barriers.keys_empty[ring.stage()][1], ring.parity() ^ 1);
         }
       }
-      if (front.units == 0) open(front, unit);
+      opened[0] = opened[1];
+      if (front.units == 0) opened[1] = open(front, unit);
       --front.units;
       if (unit < 0) {
 #pragma unroll 1
         for (int column = 0; column < kInUnit; ++column, at += kColumnBytes) copy_column(front, at, column);
         continue;
       }
+      ptx::forget(lane);
       --units;
       const int half = units == 0 ? 1 : 0;
       if (kSame || source == 0) {

@@ -22,7 +22,7 @@ constexpr int kThreads = kValueThreads + kScoreThreads + 32 * kProducerWarps;
 constexpr int kQueryBlocks = kBlocks / 2;  // of Q in shared memory; the other dims are in the scores role's registers
 // A key tile is handed to the scores role in parts: Q K^T of the first dims runs while the last ones are widened.
 #ifndef MEGAMLA_DECODE_PARTS
-#define MEGAMLA_DECODE_PARTS 4
+#define MEGAMLA_DECODE_PARTS 2
 #endif
 constexpr int kParts = MEGAMLA_DECODE_PARTS;
 constexpr int kPartDims = format::kHeadDim / kParts;
@@ -49,27 +49,23 @@ constexpr bool kReadersFence = false;
 // i, 4 + i, 8 + i, 12 + i, .. 28 + i. Fp4 codes unpack into such pairs (i, 4 + i) without a byte permute, and a thread
 // of the values role, which has columns 8 i + 2 c and 8 i + 2 c + 1 of every i, has the 8 consecutive dims from 8 c on.
 
-// What a producer warp knows of a coming tile: its 16 entries of the list.
-struct TileList {
-  int32_t slots[kBatches * 8];
-  int32_t row;     // place of its row's lengths
-  int32_t first;   // the tile's first entry
-  int32_t source;  // 0 window, 1 compressed, -1: no more tiles
+// The row whose slots a producer warp asks for, and the one after it; kept in shared memory, as it takes part a few
+// times a row.
+struct Walk {
+  int32_t token;      // -1: no more rows
+  int32_t tile, end;  // of its tiles, those that have not been asked for
+  int32_t number;
+  int32_t asked;  // the unit in which its lengths were asked for
+  uint32_t kind;  // of the tiles that are asked for: see Producer
+  int32_t step;   // from one to the next
   int32_t padding;
 };
-// The tile whose slots a producer warp asks for next; kept in shared memory, as it takes part once a tile.
-struct Walk {
-  int32_t token;
-  int32_t tile, end, step;  // of the row's tiles
-  int32_t window_end;       // of the window list's tiles
-  int32_t row;              // its number
-  int32_t asked;            // the unit in which the row's lengths were asked for
-  int32_t exact;            // they are known, and so the tiles that hold no keys
-  // The row after it.
-  int32_t next_token;  // -1: no more rows
-  int32_t next_begin, next_end, next_step;
-  int32_t next_asked;
-  int32_t padding[3];
+
+// Where a lane of a producer warp finds its slot of the tile that it asks for next.
+struct alignas(16) Request {
+  const int32_t* slots;
+  int32_t entry;
+  int32_t keys;  // up to the list's length from that tile on; or, if that is not known, the tile's number
 };
 
 // What the scores role asks for a row ahead.
@@ -129,10 +125,10 @@ struct Shared {
   alignas(16) ComingRow coming[2];                  // by the row's parity
   int32_t tiles[2];                                 // of a row, likewise
   Row rows[kRows];                                  // by the row's number; written by the scores role, a row ahead
-  alignas(16) TileList lists[kProducerWarps][kLists];
-  alignas(16) Walk walks[kProducerWarps];
+  int32_t slots[kProducerWarps][kLists][kBatches * 8];
+  alignas(16) Walk walks[kProducerWarps][2];
+  Request requests[kProducerWarps][32];
   int32_t lengths[kProducerWarps][kLengths][2];
-  uint32_t opened[kProducerWarps][kLists];           // tiles whose records are on their way: source, valid keys
   alignas(8) uint8_t valid[kStages][kTileKeys / 8];  // bit k % 8 of byte k / 8
   float alpha[kStages][kTileHeads];                  // what the accumulators of a head are multiplied by before a tile
   float row_max[kTileHeads];                         // of a shared row

@@ -1,4 +1,4 @@
-// The launch of the kernel for up to 32 heads, 8 or 16 a block.
+// The launch of the kernel for up to 16 heads, 8 or 16 of them a block.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,7 +9,7 @@
 namespace megamla::cuda::few_heads {
 
 // More go to the kernel for many heads.
-constexpr int kMostHeads = 32;
+constexpr int kMostHeads = 16;
 
 // Fills in what depends on the device: params.cluster and params.stages.
 cudaError_t launch(DecodeParams params, megamla_kv_format window, megamla_kv_format compressed, bool batch_invariant,
