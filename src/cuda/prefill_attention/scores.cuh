@@ -24,7 +24,7 @@ struct Scores {
   struct Softmax {
     float max[2] = {kNoMaximum, kNoMaximum};  // the running maximum
     float sum[2] = {0, 0};                    // of 2^(logit - max), this thread's part
-    float top[2] = {kNoMaximum, kNoMaximum};  // the largest logit
+    float top[2] = {kNoMaximum, kNoMaximum};  // the largest logit of this thread
   };
 
   __device__ Scores(const PrefillParams& params, Shared& s, int t)
@@ -102,14 +102,27 @@ struct Scores {
     ++half;
   }
 
-  // The tile's maxima move the running ones; the factor of what was summed before goes to the values role.
+  // The running maxima follow the tile's where these are far above: rarely, so that the four lanes of a head need not
+  // meet over them otherwise. The factor of what was summed before goes to the values role.
   __device__ __forceinline__ void follow_maximum(const float (&logits)[32], int stage, Softmax& s) const {
+    float largest[2] = {kNoMaximum, kNoMaximum};
+#pragma unroll
+    for (int i = 0; i < 32; ++i) largest[i / 2 % 2] = fmaxf(largest[i / 2 % 2], logits[i]);
+    bool far_above = false;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      s.top[r] = fmaxf(s.top[r], largest[r]);
+      far_above = far_above || largest[r] > s.max[r] + kMaximumSlack;
+    }
+    far_above = __any_sync(~0u, far_above);
+    if (lane == 0) shared.rescale[stage][warp] = far_above ? 1 : 0;
+    if (!far_above) return;
     float alpha[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float largest = largest_logit(logits, r);
-      s.top[r] = fmaxf(s.top[r], largest);
-      const float next = largest > s.max[r] + kMaximumSlack ? largest : s.max[r];
+      largest[r] = fmaxf(largest[r], __shfl_xor_sync(~0u, largest[r], 1));
+      largest[r] = fmaxf(largest[r], __shfl_xor_sync(~0u, largest[r], 2));
+      const float next = largest[r] > s.max[r] + kMaximumSlack ? largest[r] : s.max[r];
       alpha[r] = exp2_approx(s.max[r] - next);
       s.max[r] = next;
       s.sum[r] *= alpha[r];
@@ -188,6 +201,8 @@ struct Scores {
     for (int r = 0; r < 2; ++r) {
       s.sum[r] += __shfl_xor_sync(~0u, s.sum[r], 1);
       s.sum[r] += __shfl_xor_sync(~0u, s.sum[r], 2);
+      s.top[r] = fmaxf(s.top[r], __shfl_xor_sync(~0u, s.top[r], 1));
+      s.top[r] = fmaxf(s.top[r], __shfl_xor_sync(~0u, s.top[r], 2));
       const int head = row.first_head + rows[r];
       if (lane % 4 == 0 && head < p.live_heads) {
         shared.factor[rows[r]] = finish_head(p, row.token, head, {s.max[r], s.sum[r], s.top[r]}, sink[r], outside);

@@ -12,7 +12,8 @@ struct Shared : SharedTiles<kTileHeads, 2> {
   // Producers -> scores; scores -> producers.
   uint64_t q_full[kHalves];
   uint64_t q_empty;
-  // What the accumulators of a thread's two heads are multiplied by before a tile.
+  // What the accumulators of a thread's two heads are multiplied by before a tile; by warps of 16 heads, whether by 1.
+  int rescale[kStages][kTileHeads / 16];
   float2 alpha[kStages][kTileHeads / 2];
   alignas(16) uint8_t codes[kValueThreads / 32][kGroupsTogether * kCodeBytes];  // of a row, by warps of values
   float q_square[2][kTileHeads];  // sums of q^2, of the two threads that look after a head

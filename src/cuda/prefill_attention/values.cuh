@@ -47,12 +47,10 @@ struct Values {
   __device__ __forceinline__ void tile(float (&o)[kAccumulators], bool first, bool nothing_to_do) {
     ptx::mbarrier_wait(&shared.p_full[ring.stage], ring.parity);
     ptx::fence_async_proxy();  // the producers' copies
-    if (!first && !nothing_to_do) {
+    if (!first && !nothing_to_do && __any_sync(~0u, shared.rescale[ring.stage][warp] != 0)) {
       const float2 alpha = shared.alpha[ring.stage][warp * 8 + ptx::lane_id() / 4];
-      if (__any_sync(~0u, alpha.x != 1 || alpha.y != 1)) {
 #pragma unroll
-        for (int i = 0; i < kAccumulators; ++i) o[i] *= i / 2 % 2 == 0 ? alpha.x : alpha.y;
-      }
+      for (int i = 0; i < kAccumulators; ++i) o[i] *= i / 2 % 2 == 0 ? alpha.x : alpha.y;
     }
     const ptx::Descriptor probabilities(ptx::shared_address(shared.p[ring.stage]), 0, 8 * kRowBytes);
     const ptx::Descriptor v(ptx::shared_address(shared.keys[ring.stage]) + warpgroup * (kBlocks / 2) * kBlockBytes,

@@ -154,6 +154,12 @@ __device__ __forceinline__ void store_matrices(uint32_t address, const uint32_t 
                "r"(v[2]), "r"(v[3])
                : "memory");
 }
+// The same, each matrix transposed.
+__device__ __forceinline__ void store_matrices_transposed(uint32_t address, const uint32_t (&v)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v[0]),
+               "r"(v[1]), "r"(v[2]), "r"(v[3])
+               : "memory");
+}
 // What was computed from v is computed anew instead of being kept in registers meanwhile.
 __device__ __forceinline__ void forget(int& v) { asm volatile("" : "+r"(v)); }
 __device__ __forceinline__ void forget(uint32_t& v) { asm volatile("" : "+r"(v)); }

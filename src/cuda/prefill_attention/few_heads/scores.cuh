@@ -21,7 +21,7 @@ struct Scores {
   struct Softmax {
     float max[kThreadHeads];  // the running maximum, the same in all warps
     float sum[kThreadHeads];  // of 2^(logit - max), this thread's part
-    float top[kThreadHeads];  // the largest logit in the warp's keys
+    float top[kThreadHeads];  // the largest logit of this thread
     __device__ __forceinline__ Softmax() {
 #pragma unroll
       for (int j = 0; j < kThreadHeads; ++j) max[j] = top[j] = kNoMaximum, sum[j] = 0;
@@ -61,28 +61,31 @@ struct Scores {
     ptx::wgmma_commit();
   }
 
-  // The running maxima follow those of the tile where one of these is far above: rarely, so that the warps need not
-  // meet over their maxima otherwise.
+  // The running maxima follow those of the tile where one of these is far above: rarely, so that the lanes and warps of
+  // a head need not meet over their maxima otherwise.
   __device__ __forceinline__ void follow_maximum(const float (&logits)[8], int stage, Softmax& s) const {
     float largest[kThreadHeads];
     bool quiet = true;
 #pragma unroll
     for (int j = 0; j < kThreadHeads; ++j) {
-      float x = kNoMaximum;
+      largest[j] = kNoMaximum;
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
-        if (accumulator_head(i) == j) x = fmaxf(x, logits[i]);
+        if (accumulator_head(i) == j) largest[j] = fmaxf(largest[j], logits[i]);
       }
-#pragma unroll
-      for (int other = 4; other < 32; other *= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, other));
-      largest[j] = x;
-      s.top[j] = fmaxf(s.top[j], x);
-      quiet = quiet && x <= s.max[j] + kMaximumSlack;
+      s.top[j] = fmaxf(s.top[j], largest[j]);
+      quiet = quiet && largest[j] <= s.max[j] + kMaximumSlack;
     }
     quiet = ptx::named_barrier_all<1, kScoreThreads>(quiet);
     if (thread == 0) shared.rescale[stage] = quiet ? 0 : 1;
     // Without the shuffle ptxas takes the branch for a divergent one and serialises the products that are under way.
     if (__shfl_sync(~0u, quiet ? 1 : 0, 0) != 0) return;
+#pragma unroll
+    for (int j = 0; j < kThreadHeads; ++j) {
+#pragma unroll
+      for (int other = 4; other < 32; other *= 2)
+        largest[j] = fmaxf(largest[j], __shfl_xor_sync(~0u, largest[j], other));
+    }
     if (lane < 4) {
 #pragma unroll
       for (int j = 0; j < kThreadHeads; ++j) shared.warp_max[warp][head_of(j, lane)] = largest[j];
@@ -102,22 +105,20 @@ struct Scores {
     }
   }
 
-  // P lies as [head][key], 128 bytes a head, swizzled.
-  __device__ __forceinline__ void store_probabilities(const float (&logits)[8], int stage, Softmax& s) const {
-    uint8_t* block = shared.p[stage];
+  // P lies as [head][key], 128 bytes a head, swizzled; `to`: where lane l has head l / 16 * 8 + l % 8 and, of the
+  // warp's 16 keys, the second 8 where l / 8 is odd.
+  __device__ __forceinline__ void store_probabilities(const float (&logits)[8], uint32_t to, Softmax& s) const {
+    uint32_t words[4];
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      if (accumulator_half(i) != 0) continue;
+    for (int i = 0; i < 8; i += 2) {
       const int j = accumulator_head(i);
-      const int head = head_of(j, lane);
-      const float low = exp2_approx(logits[i] - s.max[j]);
-      const float high = exp2_approx(logits[i + 2] - s.max[j]);  // 8 keys on
-      s.sum[j] += low + high;
-      const uint32_t both = pack_bf16(low, high);
-      uint8_t* row = block + head * kRowBytes + lane / 4 * 2;
-      *reinterpret_cast<uint16_t*>(row + ((warp * 2) ^ (head % 8)) * 16) = static_cast<uint16_t>(both);
-      *reinterpret_cast<uint16_t*>(row + ((warp * 2 + 1) ^ (head % 8)) * 16) = static_cast<uint16_t>(both >> 16);
+      const float first = exp2_approx(logits[i] - s.max[j]);
+      const float second = exp2_approx(logits[i + 1] - s.max[j + 1]);
+      s.sum[j] += first;
+      s.sum[j + 1] += second;
+      words[i / 2] = pack_bf16(first, second);
     }
+    ptx::store_matrices_transposed(to, words);
   }
 
   // The key tiles of a row. A tile's product is issued within the softmax of the tile before it, so that the tensor
@@ -126,6 +127,9 @@ struct Scores {
     float scale[kThreadHeads];
 #pragma unroll
     for (int j = 0; j < kThreadHeads; ++j) scale[j] = logit_scale(head_of(j, lane));
+    const int p_head = lane / 16 * 8 + lane % 8;
+    const uint32_t p_row =
+        ptx::shared_address(shared.p[0]) + p_head * kRowBytes + ((warp * 2 + lane / 8 % 2) ^ (lane % 8)) * 16;
     float sums[8];
     product<0>(sums);
     product<1>(sums);
@@ -145,7 +149,7 @@ struct Scores {
       if (left > 0) product<0>(sums);
       follow_maximum(logits, stage, s);
       if (left > 0) product<1>(sums);
-      store_probabilities(logits, stage, s);
+      store_probabilities(logits, p_row + stage * static_cast<uint32_t>(sizeof shared.p[0]), s);
       ptx::fence_async_proxy();
       ptx::mbarrier_arrive(&shared.p_full[stage]);
     }
@@ -157,7 +161,10 @@ struct Scores {
 #pragma unroll
     for (int j = 0; j < kThreadHeads; ++j) {
 #pragma unroll
-      for (int other = 4; other < 32; other *= 2) s.sum[j] += __shfl_xor_sync(~0u, s.sum[j], other);
+      for (int other = 4; other < 32; other *= 2) {
+        s.sum[j] += __shfl_xor_sync(~0u, s.sum[j], other);
+        s.top[j] = fmaxf(s.top[j], __shfl_xor_sync(~0u, s.top[j], other));
+      }
       if (lane >= 4) continue;
       const int head = head_of(j, lane);
       shared.warp_sum[slot][warp][head] = s.sum[j];
