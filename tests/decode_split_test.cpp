@@ -142,53 +142,48 @@ TEST(DecodeSplit, OtherDevices) {
   EXPECT_EQ(decode_split(step_of(78, 10), small).spread, Spread::kRows);
 }
 
-// The kernel for few heads on an H200: up to 4 blocks an SM, 19 KB a stage.
-constexpr ShareDevice kShareDevice{132, 233472, 1024, 4, 10000, 18944, 4};
+// The kernel for few heads on an H200, 8 heads.
+constexpr ShareDevice kShareDevice{132, 1, {0, 0, 66, 40, 30, 22, 20, 16, 15}};
 
-TEST(DecodeShares, FewRowsAreCutSmallManyAreLeftWhole) {
-  EXPECT_EQ(decode_shares({1, 640, false}, kShareDevice).blocks, 8);
-  EXPECT_EQ(decode_shares({8, 640, false}, kShareDevice).blocks, 8);
-  EXPECT_EQ(decode_shares({1024, 640, false}, kShareDevice).blocks, 1);
-  EXPECT_EQ(decode_shares({131072, 640, false}, kShareDevice).blocks, 1);
-  int before = kMostShares;
-  for (const int64_t items : {1, 16, 32, 64, 128, 512, 4096}) {
-    const int now = decode_shares({items, 640, false}, kShareDevice).blocks;
-    EXPECT_LE(now, before) << items;
-    EXPECT_GE(now, 1) << items;
-    before = now;
+TEST(DecodeShares, FewRowsAreSharedByWhatIsResident) {
+  EXPECT_EQ(decode_shares({1, 40, false}, kShareDevice).blocks, 5);
+  EXPECT_EQ(decode_shares({22, 40, false}, kShareDevice).blocks, 5);
+  EXPECT_EQ(decode_shares({30, 40, false}, kShareDevice).blocks, 4);
+  EXPECT_EQ(decode_shares({64, 40, false}, kShareDevice).blocks, 2);
+  EXPECT_EQ(decode_shares({67, 40, false}, kShareDevice).blocks, 1);
+  for (const int64_t items : {1, 8, 67, 132})
+    EXPECT_EQ(decode_shares({items, 40, false}, kShareDevice).warps, kSmWarps);
+}
+
+TEST(DecodeShares, MoreRowsThanSmsTakeHalfAnSmEach) {
+  for (const int64_t items : {133, 1024, 131072}) {
+    const DecodeShares shares = decode_shares({items, 40, false}, kShareDevice);
+    EXPECT_EQ(shares.blocks, 1);
+    EXPECT_EQ(shares.warps, kSmWarps / 2);
   }
 }
 
-TEST(DecodeShares, ABlockHasKeysToAttendTo) {
+TEST(DecodeShares, EveryCrewHasAStep) {
   EXPECT_EQ(decode_shares({1, 0, false}, kShareDevice).blocks, 1);
-  EXPECT_EQ(decode_shares({1, 127, false}, kShareDevice).blocks, 1);
-  EXPECT_EQ(decode_shares({1, 130, false}, kShareDevice).blocks, 2);
+  EXPECT_EQ(decode_shares({1, 8, false}, kShareDevice).blocks, 1);
+  EXPECT_EQ(decode_shares({1, 9, false}, kShareDevice).blocks, 2);
+  EXPECT_EQ(decode_shares({1, 1000, false}, kShareDevice).blocks, kMostShares);
+  // Two warps a crew.
+  const ShareDevice pairs{132, 2, kShareDevice.clusters};
+  EXPECT_EQ(decode_shares({1, 8, false}, pairs).blocks, 2);
+  EXPECT_EQ(decode_shares({1, 40, false}, pairs).blocks, 8);
 }
 
 TEST(DecodeShares, BatchInvariantRowsAreCutByTheirKeysAlone) {
-  for (const int64_t keys : {0, 1, 128, 300, 640, 5000}) {
-    const int blocks = decode_shares({1, keys, true}, kShareDevice).blocks;
-    EXPECT_LE(blocks, kMostShares);
+  for (const int64_t steps : {0, 1, 8, 40, 300}) {
+    const DecodeShares alone = decode_shares({1, steps, true}, kShareDevice);
+    EXPECT_LE(alone.blocks, kMostShares);
     for (const int64_t items : {2, 66, 133, 4096}) {
-      EXPECT_EQ(decode_shares({items, keys, true}, kShareDevice).blocks, blocks);
+      const DecodeShares shares = decode_shares({items, steps, true}, kShareDevice);
+      EXPECT_EQ(shares.blocks, alone.blocks);
+      EXPECT_EQ(shares.warps, alone.warps);
     }
   }
-}
-
-TEST(DecodeShares, BlocksThatShareAnSmShareItsMemory) {
-  for (const int64_t items : {1, 64, 133, 200, 264, 1024, 131072}) {
-    SCOPED_TRACE(items);
-    const DecodeShares shares = decode_shares({items, 640, false}, kShareDevice);
-    EXPECT_GE(shares.stages, 2);
-    EXPECT_LE(shares.stages, kShareDevice.most_stages);
-    const int64_t wanted = (items * shares.blocks + kShareDevice.sms - 1) / kShareDevice.sms;
-    const int64_t resident = std::min<int64_t>(wanted, kShareDevice.blocks_per_sm);
-    const int64_t block =
-        kShareDevice.reserved_bytes + kShareDevice.fixed_bytes + int64_t{shares.stages} * kShareDevice.stage_bytes;
-    EXPECT_LE(resident * block, kShareDevice.shared_bytes);
-  }
-  EXPECT_EQ(decode_shares({1, 640, false}, kShareDevice).stages, 4);
-  EXPECT_EQ(decode_shares({1024, 640, false}, kShareDevice).stages, 2);
 }
 
 }  // namespace

@@ -63,49 +63,27 @@ DecodeSplit decode_split(const DecodeStep& step, const DecodeDevice& device) {
 
 namespace {
 
-constexpr int kInvariantShares = 5;
-constexpr int64_t kInvariantKeys = 128;  // that a share has at least
-// In keys: what a block costs apart from its keys, and the least that is worth a block. n blocks on an SM take the time
-// of n + kUnfilled / n that together fill it.
-constexpr int64_t kBlockKeys = 40;
-constexpr int64_t kLeastKeys = 64;
-constexpr double kUnfilled = 0.8;
+constexpr int kInvariantShares = 2;
 
-// Of `blocks` blocks in units of one block's keys on a full SM: full waves, and a last one that is faster the fewer
-// blocks an SM has of it.
-double waves(int64_t blocks, const ShareDevice& device) {
-  const auto time = [](int64_t on_an_sm) {
-    const auto n = static_cast<double>(on_an_sm);
-    return on_an_sm == 0 ? 0 : n + kUnfilled / n;
-  };
-  const int64_t resident = int64_t{device.sms} * device.blocks_per_sm;
-  const int64_t full = blocks / resident;
-  const int64_t rest = blocks % resident;
-  return static_cast<double>(full) * time(device.blocks_per_sm) + time((rest + device.sms - 1) / device.sms);
-}
-
-int best_shares(const ShareStep& step, const ShareDevice& device) {
-  int best = 1;
-  double least = 0;
-  for (int n = 1; n <= kMostShares; ++n) {
-    if (n > 1 && step.keys < n * kLeastKeys) break;
-    const double keys = static_cast<double>(step.keys) / n + static_cast<double>(kBlockKeys);
-    const double time = waves(step.items * n, device) * keys;
-    if (n == 1 || time < least) best = n, least = time;
+// As many blocks of a whole SM as are resident at once, and have a step for each of their crews.
+int most_shares(const ShareStep& step, const ShareDevice& device) {
+  const int64_t crews = kSmWarps / device.crew_warps;
+  int shares = 1;
+  for (int n = 2; n <= kMostShares; ++n) {
+    if (step.row_steps > (n - 1) * crews && step.items <= device.clusters[static_cast<size_t>(n)]) shares = n;
   }
-  return best;
+  return shares;
 }
 
 }  // namespace
 
 DecodeShares decode_shares(const ShareStep& step, const ShareDevice& device) {
-  const int shares = step.batch_invariant
-                         ? static_cast<int>(std::clamp<int64_t>(step.keys / kInvariantKeys, 1, kInvariantShares))
-                         : best_shares(step, device);
-  const int64_t wanted = (step.items * shares + device.sms - 1) / device.sms;
-  const auto resident = static_cast<int>(std::clamp<int64_t>(wanted, 1, device.blocks_per_sm));
-  const int room = device.shared_bytes / resident - device.reserved_bytes - device.fixed_bytes;
-  return {shares, std::clamp(room / device.stage_bytes, 2, device.most_stages)};
+  if (step.batch_invariant) {
+    const int64_t crews = kSmWarps / 2 / device.crew_warps;
+    return {static_cast<int>(std::clamp<int64_t>(step.row_steps / crews, 1, kInvariantShares)), kSmWarps / 2};
+  }
+  if (step.items > device.sms) return {1, kSmWarps / 2};
+  return {most_shares(step, device), kSmWarps};
 }
 
 }  // namespace megamla::plan

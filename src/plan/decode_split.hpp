@@ -58,28 +58,25 @@ constexpr int kMostSegments = 5;
 constexpr int kMostBlocks = 132;
 constexpr int kBlocksOfARow = kMostSegments;
 
-// The kernel for few heads: several small blocks an SM; every row is shared by the same number of blocks (a cluster),
-// which are not resident all at once where there are many.
+// The kernel for few heads: every row is shared by the same number of blocks (a cluster) and their crews of warps,
+// which take its keys in steps. A block of kSmWarps warps fills an SM, of half of them half an SM.
+constexpr int kMostShares = 8;
+constexpr int kSmWarps = 8;
 struct ShareDevice {
   int sms;
-  int shared_bytes;    // of an SM
-  int reserved_bytes;  // of those, by a block
-  int blocks_per_sm;   // that registers allow
-  int fixed_bytes;     // of a block, beside its stages
-  int stage_bytes;
-  int most_stages;
+  int crew_warps;
+  std::array<int, kMostShares + 1> clusters{};  // [n]: clusters of n blocks of kSmWarps warps, n >= 2, at once
 };
 struct ShareStep {
   int64_t items;
-  int64_t keys;  // of a row at full list widths
+  int64_t row_steps;  // at full list widths
   bool batch_invariant;
 };
-constexpr int kMostShares = 8;
 struct DecodeShares {
   int blocks;  // of a row
-  int stages;  // of a block
+  int warps;   // of a block
 };
-// In batch-invariant mode `blocks` depends on `keys` alone. `stages` changes no bits.
+// In batch-invariant mode a function of row_steps alone.
 DecodeShares decode_shares(const ShareStep& step, const ShareDevice& device);
 
 }  // namespace megamla::plan

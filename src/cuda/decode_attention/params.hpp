@@ -63,9 +63,6 @@ struct DecodeParams : AttentionParams {
   int32_t block_segments;  // kSegments: of a block
   int32_t places;          // of a block's parts
   DecodeParts parts;       // kKeys, kSegments
-  // few_heads/
-  uint32_t cluster_reciprocal;  // 2^32 / cluster, rounded up
-  int32_t stages;               // of the ring of tiles
 };
 
 }  // namespace megamla::cuda

@@ -1,4 +1,5 @@
-// One block, or the blocks of one cluster, for a row's 8 or 16 heads; 4 warps, several blocks an SM.
+// One block, or the blocks of one cluster, for a row's 8 or 16 heads; every crew of warps attends its own keys.
+#include <array>
 #include <cstdlib>
 #include <map>
 #include <mutex>
@@ -13,181 +14,151 @@
 namespace megamla::cuda::few_heads {
 namespace {
 
-// Registers allow so many.
-template <int kEights>
-constexpr int kBlocksPerSm = kEights == 1 ? 4 : 3;
-
 template <class First, class Second, int kEights>
 struct Block {
-  using K = Kinds<First, Second>;
-  using SharedT = Shared<kEights, K::kTileKeys>;
-
+  using A = Arena<First, Second, kEights>;
   const DecodeParams& p;
-  SharedT& shared;
+  Shared<kEights>& shared;
+  uint32_t arenas;
   Lane me;
-  uint32_t ring;
-  Query<kEights> q;
-  Running<kEights> running;
-  Sums<kEights> o;
+  int warps;
 
   struct Item {
     int token;
     int first_head;
-    uint32_t rank;
+    int rank;
   };
   // Asked for anew at the end rather than kept.
   __device__ __forceinline__ Item item() const {
     const uint32_t id = ptx::cluster_id();
     return {static_cast<int>(id >> p.head_tiles_log),
-            static_cast<int>(id & ((1u << p.head_tiles_log) - 1)) * SharedT::kHeads, ptx::cluster_rank()};
+            static_cast<int>(id & ((1u << p.head_tiles_log) - 1)) * Shared<kEights>::kHeads,
+            static_cast<int>(ptx::cluster_rank())};
   }
+  __device__ __forceinline__ uint32_t arena() const { return arenas + me.warp * A::kBytes; }
 
-  __device__ __forceinline__ int last_stage_begin() const { return (p.stages - 1) * K::kStageBytes; }
-
-  // Lengths, slots and q are asked for at the same time, slots as if every list were full, and again if one is not.
-  __device__ __forceinline__ void begin(const Loader<First, Second>& loader, const Item& at) const {
-    const int lengths[2] = {load_length(p.keys[0], at.token), load_length(p.keys[1], at.token)};
-    const ComingPosition position = load_position(p, at.token);
-    int guess[2] = {p.keys[0].width, p.keys[1].width};
-    Share share;
-#pragma unroll 1
-    for (bool again = false;; again = true) {
-      share = share_of<First, Second>(p, guess[0], guess[1], at.rank);
-      loader.fetch_first_slots(share);
-      if (!again) fetch_query<kEights>(p, me, at.token, at.first_head, ring + last_stage_begin());
-      const int known[2] = {min(max(lengths[0], 0), p.keys[0].width), min(max(lengths[1], 0), p.keys[1].width)};
-      if (guess[0] == known[0] && guess[1] == known[1]) break;
-      guess[0] = known[0], guess[1] = known[1];
-      ptx::wait_all_copies();
+  // One step: the crew's next 16 keys, whose records are there.
+  template <class Record>
+  __device__ __forceinline__ void attend(uint32_t raw, uint32_t valid, int turn, Running<kEights>& running,
+                                         Sums<kEights>& o, int& unit) const {
+    float logits[kEights][4] = {};
+    const Scores<First, Second, kEights> scores{me, ptx::shared_address(&shared.query)};
+    scores.run(Record{}, raw, arena(), logits);
+    if constexpr (kEights == 2) {
+      const uint32_t mine = arena() + A::kExchange;
+      exchange_halves<kEights>(me, mine, me.half == 0 ? mine + A::kBytes : mine - A::kBytes, turn, logits);
     }
-    if (threadIdx.x == 0) {
-      shared.share = share;
-      shared.rotation = rotation_of(p, position);
-      shared.row_unit = !K::kSame && share.tiles > share.window_tiles ? 1 / kRatio : 1;
-    }
-    ptx::wait_all_copies();
-    __syncthreads();  // slots, barriers and these are there
-  }
-
-  __device__ __forceinline__ void arrange_query() {
-    const uint32_t staging = ring + last_stage_begin();
-    rotate_query<kEights>(p, shared, me, shared.rotation, staging);
-    __syncthreads();
-    if (threadIdx.x < SharedT::kHeads) scale_head(p, shared, threadIdx.x);
-    __syncthreads();
-    take_query<First, Second, kEights>(shared, me, staging, q);
-  }
-
-  // Sums of e4m3 keys are in units of 2^-60, sums of e2m1 keys of 2^-6.
-  static constexpr float kRatio = kKeyUnshift / kNibbleUnshift;
-  __device__ __forceinline__ void change_unit() {
+    constexpr bool kE2m1 = Record::kFormat == MEGAMLA_KV_NVFP4_288;
+    const float bias[2] = {__uint_as_float((valid & 1) != 0 ? 0 : 0xff800000u),
+                           __uint_as_float((valid & 2) != 0 ? 0 : 0xff800000u)};
 #pragma unroll
     for (int e = 0; e < kEights; ++e) {
+      float2 factor = *reinterpret_cast<const float2*>(&shared.logit_factor[e * 8 + 2 * me.c]);
+      if (kE2m1) factor.x *= 1 << kNibbleShift, factor.y *= 1 << kNibbleShift;
 #pragma unroll
-      for (int t = 0; t < 8; ++t) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) o[e][t][i] *= kRatio;
+      for (int i = 0; i < 4; ++i) {
+        logits[e][i] = logit_of(logits[e][i], i % 2 == 0 ? factor.x : factor.y, bias[i / 2]);
       }
     }
+    uint2 b[kEights];
+    // Rotated dims of fp8_584 take bf16 probabilities, which hold 1 exactly and have half the rounding error below it:
+    // the first maxima are followed exactly, as a few keys decide a row that has no more.
+    soften<kEights>(logits, A::kRopeBf16 && turn < 2 ? 0 : kMaximumSlack, running, o, b);
+    if (kE2m1) __syncwarp();  // what scores widened is there
+    Values<First, Second, kEights>{me, o, unit}.run(Record{}, raw, arena(), b);
   }
 
-  __device__ __forceinline__ void score(bool first, uint32_t tile, int steps) const {
-    const Scores<kEights> scores{me, q, tile, shared.partial[me.warp]};
-    if constexpr (K::kRopeBf16) {
-      scores.run(First{}, steps);
-    } else if constexpr (K::kSame) {
-      scores.template run_528<false>(steps);
-    } else if (first) {
-      scores.template run_528<true>(steps);
-    } else {
-      scores.run(Second{}, steps);
+  __device__ __forceinline__ void run() const {
+    constexpr int kStages = A::kStages;
+    const Item at = item();
+    const int crews = warps / kEights * p.cluster;
+    const int crew = at.rank * (warps / kEights) + me.warp / kEights;
+    const int window_steps = (p.keys[0].width + kStepKeys - 1) / kStepKeys;
+    const int steps = window_steps + (p.keys[1].width + kStepKeys - 1) / kStepKeys;
+    Loader<First, Second, kEights> loader{p, me, arena(), at.token, window_steps, {0, 0}, {0, 0}, 0};
+    uint32_t slots[kStages][2];
+#pragma unroll
+    for (int k = 0; k < kStages; ++k) {
+      if (crew + k * crews < steps) loader.fetch_slots(crew + k * crews, slots[k]);
     }
-  }
+    if (crew + kStages * crews < steps) loader.fetch_slots(crew + kStages * crews, loader.slots);
+    loader.lengths[0] = load_length(p.keys[0], at.token);
+    loader.lengths[1] = load_length(p.keys[1], at.token);
+    const ComingPosition position = load_position(p, at.token);
+    ComingQuery<kEights> q;
+    fetch_query<kEights>(p, me, warps, at.token, at.first_head, q);
+#pragma unroll
+    for (int k = 0; k < kStages; ++k) {
+      if (crew + k * crews < steps)
+        loader.fill(crew + k * crews, k, slots[k]);
+      else
+        ptx::commit_copies();
+    }
+    const Rotation rotation = rotation_of(p, position);
+    if (threadIdx.x == 0) shared.rotation = rotation;
+    arrange_query<First, Second, kEights>(p, shared, me, warps, rotation, q);
+    __syncthreads();
 
-  template <class Record>
-  __device__ __forceinline__ void soften(uint32_t biases, int steps, int index) {
-    Softmax<Record, kEights, SharedT>(shared, me, running, o).run(biases, steps, index);
-  }
-
-  // Turn `index` asks for the records of tile index + stages - 1; turns below 0 do no more. When a tile is scored, all
-  // warps are done with the one before, whose stage is filled again then.
-  __device__ __forceinline__ void attend(const Loader<First, Second>& loader) {
+    Running<kEights> running;
+    Sums<kEights> o;
 #pragma unroll
     for (int e = 0; e < kEights; ++e) {
       running.maximum[e] = {kNoMaximum, kNoMaximum};
       running.sum[e] = {0, 0};
 #pragma unroll
-      for (int t = 0; t < 8; ++t) o[e][t][0] = o[e][t][1] = o[e][t][2] = o[e][t][3] = 0;
+      for (int t = 0; t < 32 / kEights; ++t) o[e][t][0] = o[e][t][1] = o[e][t][2] = o[e][t][3] = 0;
     }
-    const Share& share = shared.share;
-    Cursor coming;
+    int unit = kNoUnit;
+    int stage = 0;
+    int turn = 0;
 #pragma unroll 1
-    for (int index = 1 - p.stages; index < share.tiles; ++index, coming.advance(p.stages)) {
-      if (index == 0) arrange_query();
-      const Cursor at = coming.a_ring_ago(p.stages);
-      const Tile t = tile_of<First, Second>(share, index);
-      const bool first = K::kSame || t.source == 0;
-      const int steps = (t.count + 15) / 16;
-      const uint32_t tile = ring + at.stage * K::kStageBytes;
-      if (index >= 0) {
-        ptx::mbarrier_wait(&shared.full[at.stage], at.round & 1);
-        score(first, tile, steps);
-        __syncthreads();
-        if (!K::kSame && index == share.window_tiles) change_unit();
-        if (first) {
-          soften<First>(loader.slots_address(at), steps, index);
+    for (int s = crew; s < steps; s += crews) {
+      ptx::wait_copies<kStages - 1>();
+      __syncwarp();
+      const auto step = loader.step_of(s);
+      if (!loader.empty(step)) {
+        const uint32_t valid = loader.valid >> (2 * stage) & 3;
+        if (A::kSame || step.first) {
+          attend<First>(loader.first_stage(stage), valid, turn, running, o, unit);
         } else {
-          soften<Second>(loader.slots_address(at), steps, index);
+          attend<Second>(loader.second_stage(stage), valid, turn, running, o, unit);
         }
-        loader.fetch_slots(share, index + 2 * p.stages - 2, coming.ahead(p.stages - 1, p.stages));
+        ++turn;
       }
-      loader.fetch_records(share, index + p.stages - 1, coming);
-      if (index >= 0) {
-        const Values<kEights> values{me, o, tile, shared.probabilities};
-        if (first) {
-          values.run(First{}, steps);
-        } else {
-          values.run(Second{}, steps);
-        }
+      __syncwarp();
+      const int next = s + kStages * crews;
+      if (next < steps) {
+        loader.fill(next, stage, loader.slots);
+        if (next + crews < steps) loader.fetch_slots(next + crews, loader.slots);
+      } else {
+        ptx::commit_copies();
       }
+      stage = stage + 1 == kStages ? 0 : stage + 1;
     }
-  }
 
-  __device__ __forceinline__ void end() {
-    leave_stats<kEights>(shared, me, running);
-    __syncthreads();  // and the stages have been read
-    leave_sums<K::kRopeBf16, kEights>(shared, me, o, ring);
-    ptx::cluster_barrier();
-    const Item at = item();
-    const int rank = static_cast<int>(at.rank);
-    weigh(p, shared, at.token, at.first_head, rank, p.cluster);
+    const RowEnd<First, Second, kEights> end{p, shared, me, warps, arenas};
+    end.leave(running, o, unit);
     __syncthreads();
-    store_row<kEights>(p, shared, me, at.token, at.first_head, rank, p.cluster, ring);
-    ptx::cluster_leave();
-  }
-
-  __device__ __forceinline__ void run() {
-    const Item at = item();
-    if (threadIdx.x < kMostStages) ptx::mbarrier_init(&shared.full[threadIdx.x], kThreads);
-    const Loader<First, Second> loader{p, ring, shared.full, p.stages, at.token, me};
-    begin(loader, at);
-    attend(loader);
-    end();
+    const Item done = item();
+    end.run(done.token, done.first_head, done.rank, p.cluster);
   }
 };
 
 template <class First, class Second, int kEights>
-__global__ void __launch_bounds__(kThreads, kBlocksPerSm<kEights>)
+__global__ void __launch_bounds__(32 * kMostWarps, 1)
     decode_attention_few_heads(const __grid_constant__ DecodeParams p) {
-  extern __shared__ __align__(128) uint8_t memory[];
+  extern __shared__ __align__(256) uint8_t memory[];
   ptx::follow_previous();
-  using B = Block<First, Second, kEights>;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
-  B block{p,
-          *reinterpret_cast<typename B::SharedT*>(memory),
-          {warp, lane, lane / 4, lane % 4},
-          ptx::shared_address(memory) + kFixedBytes<First, Second, kEights>};
+  const int warps = static_cast<int>(blockDim.x) / 32;
+  // Arenas first: their rows are aligned to 256 bytes.
+  const Block<First, Second, kEights> block{
+      p,
+      *reinterpret_cast<Shared<kEights>*>(memory + warps * Arena<First, Second, kEights>::kBytes),
+      ptx::shared_address(memory),
+      {warp, warp % kEights, lane, lane / 4, lane % 4},
+      warps};
   block.run();
 }
 
@@ -195,13 +166,18 @@ using Kernel = void (*)(DecodeParams);
 
 struct Variant {
   Kernel kernel;
-  int fixed_bytes;
-  int stage_bytes;
-  int blocks_per_sm;
+  int eights;
+  int arena_bytes;  // of a warp
+  int shared_bytes;
+
+  LaunchShape shape(int64_t rows, const plan::DecodeShares& shares) const {
+    return overlapping({rows * shares.blocks, 32 * shares.warps,
+                        static_cast<size_t>(shares.warps * arena_bytes + shared_bytes), shares.blocks});
+  }
 };
 template <class First, class Second, int kEights>
-constexpr Variant kVariant{decode_attention_few_heads<First, Second, kEights>, kFixedBytes<First, Second, kEights>,
-                           Kinds<First, Second>::kStageBytes, kBlocksPerSm<kEights>};
+constexpr Variant kVariant{decode_attention_few_heads<First, Second, kEights>, kEights,
+                           Arena<First, Second, kEights>::kBytes, kSharedBytes<kEights>};
 template <int kEights>
 Variant variant_of(megamla_kv_format window, megamla_kv_format compressed) {
   if (window == MEGAMLA_KV_FP8_584) return kVariant<format::Fp8_584, format::Fp8_584, kEights>;
@@ -209,8 +185,23 @@ Variant variant_of(megamla_kv_format window, megamla_kv_format compressed) {
   return kVariant<format::Fp8_528, format::Fp8_528, kEights>;
 }
 
+cudaError_t ask_device(const Variant& variant, int device, plan::ShareDevice* shares) {
+  *shares = {0, variant.eights, {}};
+  cudaError_t error = cudaDeviceGetAttribute(&shares->sms, cudaDevAttrMultiProcessorCount, device);
+  if (error != cudaSuccess) return error;
+  error = cudaFuncSetAttribute(variant.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(variant.shape(1, {1, kMostWarps}).shared_bytes));
+  if (error != cudaSuccess) return error;
+  error = cudaFuncSetAttribute(variant.kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                               cudaSharedmemCarveoutMaxShared);
+  for (int n = 2; error == cudaSuccess && n <= plan::kMostShares; ++n) {
+    error = most_clusters(variant.shape(1, {n, kMostWarps}), variant.kernel, &shares->clusters[static_cast<size_t>(n)]);
+  }
+  return error;
+}
+
 // Asked for once for each device and kernel: the answers do not change.
-cudaError_t shared_resources(const Variant& variant, plan::ShareDevice* device) {
+cudaError_t share_device(const Variant& variant, plan::ShareDevice* device) {
   static std::mutex mutex;
   static std::map<std::pair<int, Kernel>, plan::ShareDevice> known;
   int current = 0;
@@ -221,24 +212,7 @@ cudaError_t shared_resources(const Variant& variant, plan::ShareDevice* device) 
     *device = found->second;
     return cudaSuccess;
   }
-  *device = {0, 0, 0, variant.blocks_per_sm, variant.fixed_bytes, variant.stage_bytes, kMostStages};
-  error = cudaDeviceGetAttribute(&device->sms, cudaDevAttrMultiProcessorCount, current);
-  if (error == cudaSuccess) {
-    error = cudaDeviceGetAttribute(&device->shared_bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor, current);
-  }
-  if (error == cudaSuccess) {
-    int most = 0;
-    error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, current);
-    device->reserved_bytes = device->shared_bytes - most;
-  }
-  if (error == cudaSuccess) {
-    error = cudaFuncSetAttribute(variant.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 variant.fixed_bytes + kMostStages * variant.stage_bytes);
-  }
-  if (error == cudaSuccess) {
-    error = cudaFuncSetAttribute(variant.kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                 cudaSharedmemCarveoutMaxShared);
-  }
+  error = ask_device(variant, current, device);
   if (error == cudaSuccess) known[{current, variant.kernel}] = *device;
   return error;
 }
@@ -250,29 +224,18 @@ cudaError_t launch(DecodeParams params, megamla_kv_format window, megamla_kv_for
   const int head_tile = (params.live_heads + (1 << params.head_tiles_log) - 1) >> params.head_tiles_log;
   const Variant variant = head_tile <= 8 ? variant_of<1>(window, compressed) : variant_of<2>(window, compressed);
   plan::ShareDevice device{};
-  const cudaError_t error = shared_resources(variant, &device);
+  const cudaError_t error = share_device(variant, &device);
   if (error != cudaSuccess) return error;
-  const int64_t keys = int64_t{params.keys[0].width} + params.keys[1].width;
-  plan::DecodeShares shares = plan::decode_shares({params.items, keys, batch_invariant}, device);
+  const auto steps = [](int width) { return (width + kStepKeys - 1) / kStepKeys; };
+  const int row_steps = steps(params.keys[0].width) + steps(params.keys[1].width);
+  plan::DecodeShares shares = plan::decode_shares({params.items, row_steps, batch_invariant}, device);
 #if defined(MEGAMLA_TUNE)  // for sweeps on a device
   if (const char* blocks = std::getenv("MEGAMLA_FEW_HEADS_BLOCKS")) shares.blocks = std::atoi(blocks);
-  if (const char* stages = std::getenv("MEGAMLA_FEW_HEADS_STAGES")) shares.stages = std::atoi(stages);
+  if (const char* warps = std::getenv("MEGAMLA_FEW_HEADS_WARPS")) shares.warps = std::atoi(warps);
 #endif
   params.cluster = shares.blocks;
-  params.cluster_reciprocal = static_cast<uint32_t>(((int64_t{1} << 32) + shares.blocks - 1) / shares.blocks);
-  params.stages = shares.stages;
-
-  cudaLaunchAttribute attributes[2] = {{}, overlap_attribute()};
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim = {static_cast<unsigned>(shares.blocks), 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(params.items) * static_cast<unsigned>(shares.blocks));
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = static_cast<size_t>(device.fixed_bytes + shares.stages * device.stage_bytes);
-  config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = 2;
-  return cudaLaunchKernelEx(&config, variant.kernel, params);
+  const LaunchConfig config(variant.shape(params.items, shares), stream);
+  return cudaLaunchKernelEx(config.get(), variant.kernel, params);
 }
 
 }  // namespace megamla::cuda::few_heads

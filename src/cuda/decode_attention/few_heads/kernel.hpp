@@ -11,7 +11,7 @@ namespace megamla::cuda::few_heads {
 // More go to the kernel for many heads.
 constexpr int kMostHeads = 16;
 
-// Fills in what depends on the device: params.cluster and params.stages.
+// Fills in what depends on the device: params.cluster.
 cudaError_t launch(DecodeParams params, megamla_kv_format window, megamla_kv_format compressed, bool batch_invariant,
                    cudaStream_t stream);
 

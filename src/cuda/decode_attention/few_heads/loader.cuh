@@ -1,96 +1,131 @@
-// Slots -> raw records in shared memory, all asynchronous. A row's slots are fetched a ring ahead of its records: when
-// a tile has arrived, so have the slots of the tile that will be asked for then.
+// Slots -> raw records in shared memory. A lane looks after keys g and g + 8 of each of its warp's steps.
 #pragma once
 
 #include "cuda/decode_attention/few_heads/tiles.cuh"
 
 namespace megamla::cuda::few_heads {
 
-__device__ __forceinline__ void copy_scales(format::Nvfp4_288, uint32_t to, const uint8_t* from, int quarter,
-                                            bool valid) {
-  if (quarter < 2) ptx::copy_16_async(to + quarter * 16, from + quarter * 16, valid);
-}
-__device__ __forceinline__ void copy_scales(format::Fp8_528, uint32_t to, const uint8_t* from, int quarter,
-                                            bool valid) {
-  if (quarter == 0) ptx::copy_16_async(to, from, valid);
-}
-__device__ __forceinline__ void copy_scales(format::Fp8_584, uint32_t to, const uint8_t* from, int quarter,
-                                            bool valid) {
-  if (quarter == 0) ptx::copy_8_async(to, from, valid);
+// A record's data and scales in a paged cache.
+struct RecordPlace {
+  const uint8_t* data;
+  const uint8_t* scales;
+};
+__device__ __forceinline__ RecordPlace record_place(const DecodeKeys& keys, uint32_t slot) {
+  const auto page =
+      static_cast<uint32_t>((static_cast<uint64_t>(slot) * keys.division.multiplier) >> keys.division.shift);
+  const uint32_t in_page = slot - page * keys.page_size;
+  const uint8_t* begin = keys.cache + static_cast<int64_t>(page) * keys.page_stride;
+  return {begin + static_cast<int64_t>(in_page) * keys.data_step,
+          begin + keys.scale_begin + static_cast<int64_t>(in_page) * keys.scale_step};
 }
 
-// A warp serves every fourth 8 keys of a tile, four lanes a key.
-template <class First, class Second>
-struct Loader {
-  using K = Kinds<First, Second>;
-  const DecodeParams& p;
-  uint32_t ring;
-  uint64_t* full;
-  int stages;
-  int token;
-  Lane me;
-
-  __device__ __forceinline__ uint32_t slots_address(const Cursor& at) const {
-    return ring + at.stage * K::kStageBytes + K::kTileBytes + (at.round & 1) * kSlotBytes;
+template <int kEights>
+__device__ __forceinline__ void copy_record(format::Nvfp4_288, const Lane& me, uint32_t to, int key,
+                                            const RecordPlace& from, bool valid) {
+  using R = Raw<format::Nvfp4_288, kEights>;
+  const uint8_t* data = from.data + me.half * (R::kLanePieces * 64) + me.c * 16;
+  const uint32_t row = to + R::row(key);
+#pragma unroll
+  for (int j = 0; j < R::kLanePieces; ++j) ptx::copy_16_async(row ^ R::copied(me.c, j), data + j * 64, valid);
+  if (me.c < R::kScalePitch / 16) {
+    ptx::copy_16_async(to + R::kScales + key * R::kScalePitch + me.c * 16,
+                       from.scales + me.half * R::kScalePitch + me.c * 16, valid);
   }
-  __device__ __forceinline__ int key_of(int batch) const { return (batch * kWarps + me.warp) * 8; }
+}
+template <int kEights>
+__device__ __forceinline__ void copy_record(format::Fp8_528, const Lane& me, uint32_t to, int key,
+                                            const RecordPlace& from, bool valid) {
+  using R = Raw<format::Fp8_528, kEights>;
+  const uint8_t* data = from.data + me.half * R::kPitch + me.c * 16;
+#pragma unroll
+  for (int j = 0; j < R::kPitch / 64; ++j) {
+    ptx::copy_16_async(to + R::place(key, j * 4 + me.c), data + j * 64, valid);
+  }
+  if (me.c == 0) ptx::copy_16_async(to + R::kScales + key * R::kScalePitch, from.scales, valid);
+}
+template <int kEights>
+__device__ __forceinline__ void copy_record(format::Fp8_584, const Lane& me, uint32_t to, int key,
+                                            const RecordPlace& from, bool valid) {
+  using R = Raw<format::Fp8_584, kEights>;
+  const uint8_t* data = from.data + me.half * 256 + me.c * 16;
+  constexpr int kTurns = kEights == 1 ? 9 : 5;
+#pragma unroll
+  for (int j = 0; j < kTurns; ++j) {
+    if (kEights == 1 || j < 4 || me.half == 1) {
+      ptx::copy_16_async(to + R::place(key, j * 4 + me.c), data + j * 64, valid);
+    }
+  }
+  if (me.c == 0) ptx::copy_8_async(to + R::kScales + key * R::kScalePitch, from.scales, valid);
+}
 
-  __device__ __forceinline__ void fetch_slots(const Share& share, int index, const Cursor& at) const {
-    if (index >= share.tiles) return;
-    const Tile t = tile_of<First, Second>(share, index);
-    const DecodeKeys& keys = p.keys[t.source];
-    const int key = key_of(me.lane / 8) + me.lane % 8;
-    if (key < (t.source == 0 ? RawTile<First>::kKeys : RawTile<Second>::kKeys)) {
-      ptx::copy_4_async(slots_address(at) + key * 4,
-                        keys.slots + token * keys.slots_row_stride + (t.first + key) * keys.slots_column_stride,
-                        key < t.count);
+// A crew's steps: every crew of the row takes the next 16 keys in turn, through both lists at their full widths, so
+// that slots can be asked for before the lengths are known.
+template <class First, class Second, int kEights>
+struct Loader {
+  using A = Arena<First, Second, kEights>;
+  const DecodeParams& p;
+  const Lane& me;
+  uint32_t arena;
+  int token;
+  int window_steps;
+  int lengths[2];
+  uint32_t slots[2];  // of the step that is copied next
+  uint32_t valid;     // two bits a stage: whether keys g, g + 8 count
+
+  struct Step {
+    bool first;
+    int begin;  // list position
+  };
+  __device__ __forceinline__ Step step_of(int s) const {
+    return s < window_steps ? Step{true, s * kStepKeys} : Step{false, (s - window_steps) * kStepKeys};
+  }
+  __device__ __forceinline__ bool empty(const Step& step) const {
+    return step.begin >= (step.first ? lengths[0] : lengths[1]);
+  }
+
+  __device__ __forceinline__ void fetch_slots(int s, uint32_t (&to)[2]) const {
+    const Step step = step_of(s);
+    const DecodeKeys& keys = p.keys[step.first ? 0 : 1];
+    const int32_t* row = keys.slots + token * keys.slots_row_stride;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int at = step.begin + me.g + 8 * r;
+      to[r] = at < keys.width ? static_cast<uint32_t>(row[at * keys.slots_column_stride]) : ~0u;
     }
   }
 
   template <class Record>
-  __device__ __forceinline__ void copy_tile(const Tile& t, const Cursor& at) const {
-    const DecodeKeys& keys = p.keys[K::kSame ? t.source : Record::kFormat == First::kFormat ? 0 : 1];
-    const uint32_t slots = slots_address(at);
-    const uint32_t tile = ring + at.stage * K::kStageBytes;
+  __device__ __forceinline__ void copy(const DecodeKeys& keys, const Step& step, int length, uint32_t to, int stage,
+                                       const uint32_t (&of)[2]) {
+    uint32_t bits = 0;
 #pragma unroll
-    for (int batch = 0; batch < RawTile<Record>::kKeys / 8 / kWarps; ++batch) {
-      if (key_of(batch) >= ((t.count + 15) & ~15)) break;
-      const int key = key_of(batch) + me.g;
-      uint32_t slot = ptx::load_shared_1(slots + key * 4);
-      const bool valid = key < t.count && slot < keys.num_slots;
-      if (!valid) slot = 0;
-      const uint32_t page =
-          static_cast<uint32_t>((static_cast<uint64_t>(slot) * keys.division.multiplier) >> keys.division.shift);
-      const uint32_t in_page = slot - page * keys.page_size;
-      const uint8_t* begin = keys.cache + static_cast<int64_t>(page) * keys.page_stride;
-      const uint8_t* data = begin + static_cast<int64_t>(in_page) * keys.data_step + me.c * 16;
-      const uint8_t* scales = begin + keys.scale_begin + static_cast<int64_t>(in_page) * keys.scale_step;
-#pragma unroll
-      for (int i = 0; i < Record::kDataBytes / 64; ++i) {
-        ptx::copy_16_async(piece_address<Record>(tile, key, i * 4 + me.c), data + i * 64, valid);
+    for (int r = 0; r < 2; ++r) {
+      const int key = me.g + 8 * r;
+      const bool counts = step.begin + key < length && of[r] < keys.num_slots;
+      bits |= counts ? 1u << r : 0;
+      copy_record<kEights>(Record{}, me, to, key, record_place(keys, counts ? of[r] : 0), counts);
+    }
+    valid = (valid & ~(3u << (2 * stage))) | bits << (2 * stage);
+  }
+  __device__ __forceinline__ uint32_t first_stage(int stage) const { return arena + stage * A::kFirstBytes; }
+  __device__ __forceinline__ uint32_t second_stage(int stage) const {
+    return arena + A::kSecond + stage * A::kSecondBytes;
+  }
+
+  // Asks for the records of a step by their slots. One group of copies, in any case.
+  __device__ __forceinline__ void fill(int s, int stage, const uint32_t (&of)[2]) {
+    const Step step = step_of(s);
+    if (!empty(step)) {
+      if (A::kSame) {
+        copy<First>(p.keys[step.first ? 0 : 1], step, step.first ? lengths[0] : lengths[1], first_stage(stage), stage,
+                    of);
+      } else if (step.first) {
+        copy<First>(p.keys[0], step, lengths[0], first_stage(stage), stage, of);
+      } else {
+        copy<Second>(p.keys[1], step, lengths[1], second_stage(stage), stage, of);
       }
-      copy_scales(Record{}, scale_address<Record>(tile, key), scales, me.c, valid);
-      __syncwarp();
-      if (me.c == 0) ptx::store_shared(slots + key * 4, valid ? 0u : 0xff800000u);
     }
-  }
-
-  __device__ __forceinline__ void fetch_records(const Share& share, int index, const Cursor& at) const {
-    if (index >= share.tiles) return;
-    const Tile t = tile_of<First, Second>(share, index);
-    if (K::kSame || t.source == 0) {
-      copy_tile<First>(t, at);
-    } else {
-      copy_tile<Second>(t, at);
-    }
-    ptx::arrive_after_copies(&full[at.stage]);
-  }
-
-  // Those that must be there before the first records are asked for.
-  __device__ __forceinline__ void fetch_first_slots(const Share& share) const {
-    Cursor at;
-#pragma unroll 1
-    for (int index = 0; index < 2 * stages - 2; ++index, at.advance(stages)) fetch_slots(share, index, at);
+    ptx::commit_copies();
   }
 };
 

@@ -1,5 +1,6 @@
-// Q of a block's heads as b fragments in registers: rotation, rounding, a power of two for each head that makes the
-// largest element fit f16, and the factor of the optional RMSNorm.
+// Q of a block's heads as b fragments in shared memory: rotation, rounding, a power of two for each head that makes the
+// largest element fit f16, and the factor of the optional RMSNorm. A warp prepares whole heads, a lane dims 8 lane ..
+// and 256 + 8 lane ..
 #pragma once
 
 #include "cuda/bf16x2.cuh"
@@ -7,111 +8,101 @@
 
 namespace megamla::cuda::few_heads {
 
-// Of head g of an eight and of a group of 32 dims a lane has the dims 8c .. 8c + 7, the rows of two products. With e2m1
-// keys in play their order is 0 2 1 3, 4 6 5 7.
-template <int kEights>
-using Query = uint32_t[kEights][kDimGroups][4];
-
-// The lane's own place for 16 bytes of eight e, group i.
-__device__ __forceinline__ uint32_t query_place(uint32_t staging, int index) {
-  return staging + (index * kThreads + threadIdx.x) * 16;
+// Where a head's eight dims lie among the 8 places of theirs: readers want 2 heads x 4 eights of dims at once. With
+// e2m1 keys in play those are a lane's share apart, and neighbours; with fp8_584 pairs of neighbours.
+template <class First, class Second, int kEights>
+__device__ __forceinline__ int query_swizzle(int eight_dims) {
+  using A = Arena<First, Second, kEights>;
+  if (A::kRopeBf16) return (eight_dims & 6);
+  const int own = A::kNibbles ? eight_dims >> (kEights == 1 ? 4 : 3) : 0;
+  return ((own ^ eight_dims) & 3) << 1;
 }
 
+// The heads of a warp; as many as four warps have.
 template <int kEights>
-__device__ __forceinline__ void fetch_query(const DecodeParams& p, const Lane& me, int token, int first_head,
-                                            uint32_t staging) {
-#pragma unroll 1
-  for (int index = 0; index < kEights * kDimGroups; ++index) {
-    const int head = first_head + index / kDimGroups * 8 + me.g;
-    const bool live = head < p.live_heads;
-    const int chunk = me.warp * (kWarpDims / 16) + index % kDimGroups * 2 + me.c / 2;
-    const uint16_t* from =
-        p.q + token * p.q_token_stride + (live ? head : 0) * p.q_head_stride + chunk * p.q_chunk_stride + me.c % 2 * 8;
-    ptx::copy_16_async(query_place(staging, index), from, live);
+struct ComingQuery {
+  static constexpr int kHeads = 2 * kEights;
+  uint4 dims[kHeads][2];
+};
+
+template <int kEights>
+__device__ __forceinline__ void fetch_query(const DecodeParams& p, const Lane& me, int warps, int token, int first_head,
+                                            ComingQuery<kEights>& q) {
+#pragma unroll
+  for (int k = 0; k < ComingQuery<kEights>::kHeads; ++k) {
+    const int in_block = me.warp + k * warps;
+    const int head = first_head + in_block;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      q.dims[k][i] = {0, 0, 0, 0};
+      if (in_block >= 8 * kEights || head >= p.live_heads) continue;
+      const int chunk = me.lane / 2 + i * 16;
+      q.dims[k][i] = *reinterpret_cast<const uint4*>(p.q + token * p.q_token_stride + head * p.q_head_stride +
+                                                     chunk * p.q_chunk_stride + me.lane % 2 * 8);
+    }
   }
 }
 
-// Rotates, and leaves each warp's largest |q| and sum of squares of each head.
-template <int kEights, class SharedT>
-__device__ __forceinline__ void rotate_query(const DecodeParams& p, SharedT& shared, const Lane& me,
-                                             const Rotation& rotation, uint32_t staging) {
+__device__ __forceinline__ float largest_magnitude(const uint4& v) {
   constexpr uint32_t kMagnitude = 0x7fff7fffu;
-#pragma unroll 1
-  for (int e = 0; e < kEights; ++e) {
-    uint32_t largest = 0;
+  const uint32_t largest =
+      bf16x2_max(bf16x2_max(v.x & kMagnitude, v.y & kMagnitude), bf16x2_max(v.z & kMagnitude, v.w & kMagnitude));
+  return fmaxf(bf16x2_low(largest), bf16x2_high(largest));
+}
+
+// Eight dims, scaled, in the order of the keys' fragments: 0 2 1 3, 4 6 5 7 with e2m1 keys.
+template <bool kNibbles>
+__device__ __forceinline__ uint4 scaled_query(const uint4& v, float scale, bool bf16) {
+  uint32_t words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float low = bf16x2_low(words[i]) * scale;
+    const float high = bf16x2_high(words[i]) * scale;
+    words[i] = bf16 ? pack_bf16(low, high) : ptx::pack_f16(low, high);
+  }
+  if (!kNibbles) return {words[0], words[1], words[2], words[3]};
+  return {__byte_perm(words[0], words[1], 0x5410), __byte_perm(words[0], words[1], 0x7632),
+          __byte_perm(words[2], words[3], 0x5410), __byte_perm(words[2], words[3], 0x7632)};
+}
+
+template <class First, class Second, int kEights>
+__device__ __forceinline__ void arrange_query(const DecodeParams& p, Shared<kEights>& shared, const Lane& me, int warps,
+                                              const Rotation& rotation, ComingQuery<kEights>& q) {
+  using A = Arena<First, Second, kEights>;
+  const int rope = (me.lane + 32) * 8 - format::kNopeDim;  // of the lane's second dims
+#pragma unroll
+  for (int k = 0; k < ComingQuery<kEights>::kHeads; ++k) {
+    const int head = me.warp + k * warps;
+    if (head >= 8 * kEights) break;
+    uint4(&v)[2] = q.dims[k];
     float square = 0;
-#pragma unroll 1
-    for (int i = 0; i < kDimGroups; ++i) {
-      const uint32_t at = query_place(staging, e * kDimGroups + i);
-      uint4 v = ptx::load_shared(at);
-      if (p.q_norm != 0) square += sum_of_squares(v);
-      const int rope = me.warp * kWarpDims + i * 32 - format::kNopeDim;
-      if (rope >= 0 && rotation.cos_sin != nullptr) {
-        const float* cosines = rotation.cos_sin + rope / 2 + me.c * 4;
-        v = rotate_pairs(v, *reinterpret_cast<const float4*>(cosines),
-                         *reinterpret_cast<const float4*>(cosines + format::kRopeDim / 2));
-        ptx::store_shared(at, v);
-      }
-      largest = bf16x2_max(bf16x2_max(largest, v.x & kMagnitude), v.y & kMagnitude);
-      largest = bf16x2_max(bf16x2_max(largest, v.z & kMagnitude), v.w & kMagnitude);
-    }
-    float most = fmaxf(bf16x2_low(largest), bf16x2_high(largest));
-    most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
-    most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
-    square += __shfl_xor_sync(~0u, square, 1);
-    square += __shfl_xor_sync(~0u, square, 2);
-    if (me.c == 0) {
-      shared.query.most[me.warp][e * 8 + me.g] = most;
-      shared.query.square[me.warp][e * 8 + me.g] = square;
-    }
-  }
-}
-
-// One thread a head: the power of two that q is multiplied by, at most 2^15 then, and what makes q . k a base-2 logit.
-template <class SharedT>
-__device__ __forceinline__ void scale_head(const DecodeParams& p, SharedT& shared, int head) {
-  float most = 0;
-  float square = 0;
+    if (p.q_norm != 0) {
+      square = sum_of_squares(v[0]) + sum_of_squares(v[1]);
 #pragma unroll
-  for (int w = 0; w < kWarps; ++w) {
-    most = fmaxf(most, shared.query.most[w][head]);
-    square += shared.query.square[w][head];
-  }
-  const uint32_t exponent = min(127 + 14 + 127 - (__float_as_uint(most) >> 23), 253u);
-  float factor = p.logit_scale * (1.0F / kKeyUnshift) * __uint_as_float((254 - exponent) << 23);
-  if (p.q_norm != 0) factor *= rsqrtf(square * (1.0F / format::kHeadDim) + p.q_norm_eps);
-  shared.head[head] = {__uint_as_float(exponent << 23), factor};
-}
-
-template <class First, class Second, int kEights, class SharedT>
-__device__ __forceinline__ void take_query(const SharedT& shared, const Lane& me, uint32_t staging, Query<kEights>& q) {
-  using K = Kinds<First, Second>;
-#pragma unroll 1
-  for (int index = 0; index < kEights * kDimGroups; ++index) {
-    const float scale = shared.head[index / kDimGroups * 8 + me.g].query;
-    const uint32_t at = query_place(staging, index);
-    const uint4 v = ptx::load_shared(at);
-    uint32_t words[4] = {v.x, v.y, v.z, v.w};
-    const bool bf16 = K::kRopeBf16 && me.warp * kWarpDims + index % kDimGroups * 32 >= format::kNopeDim;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float low = bf16x2_low(words[i]) * scale;
-      const float high = bf16x2_high(words[i]) * scale;
-      words[i] = bf16 ? pack_bf16(low, high) : ptx::pack_f16(low, high);
+      for (int lanes = 1; lanes < 32; lanes *= 2) square += __shfl_xor_sync(~0u, square, lanes);
     }
-    if (K::kNibbles) {
-      ptx::store_shared(at, uint4{__byte_perm(words[0], words[1], 0x5410), __byte_perm(words[0], words[1], 0x7632),
-                                  __byte_perm(words[2], words[3], 0x5410), __byte_perm(words[2], words[3], 0x7632)});
-    } else {
-      ptx::store_shared(at, uint4{words[0], words[1], words[2], words[3]});
+    if (rope >= 0 && rotation.cos_sin != nullptr) {
+      const float* cosines = rotation.cos_sin + rope / 2;
+      v[1] = rotate_pairs(v[1], *reinterpret_cast<const float4*>(cosines),
+                          *reinterpret_cast<const float4*>(cosines + format::kRopeDim / 2));
     }
-  }
+    const float most = fmaxf(largest_magnitude(v[0]), largest_magnitude(v[1]));
+    const uint32_t bits = __reduce_max_sync(~0u, __float_as_uint(most));
+    // At most 2^15 then.
+    const uint32_t exponent = min(127 + 14 + 127 - (bits >> 23), 253u);
+    const float scale = __uint_as_float(exponent << 23);
 #pragma unroll
-  for (int e = 0; e < kEights; ++e) {
-#pragma unroll
-    for (int i = 0; i < kDimGroups; ++i) {
-      const uint4 v = ptx::load_shared(query_place(staging, e * kDimGroups + i));
-      q[e][i][0] = v.x, q[e][i][1] = v.y, q[e][i][2] = v.z, q[e][i][3] = v.w;
+    for (int i = 0; i < 2; ++i) {
+      const int eight_dims = me.lane + 32 * i;
+      const int place = (head % 8) ^ query_swizzle<First, Second, kEights>(eight_dims);
+      shared.query[head / 8][eight_dims][place] =
+          scaled_query<A::kNibbles>(v[i], scale, A::kRopeBf16 && i == 1 && rope >= 0);
+    }
+    if (me.lane == 0) {
+      // What makes q . k a base-2 logit.
+      float factor = p.logit_scale * (1.0F / kKeyUnshift) * __uint_as_float((254 - exponent) << 23);
+      if (p.q_norm != 0) factor *= rsqrtf(square * (1.0F / format::kHeadDim) + p.q_norm_eps);
+      shared.logit_factor[head] = factor;
     }
   }
 }

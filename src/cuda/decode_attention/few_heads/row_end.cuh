@@ -1,5 +1,6 @@
-// The end of a row: every block leaves its sums in shared memory; then the blocks of the row, or the one there is,
-// divide the output groups among themselves and merge, rank after rank, rotate back, cast and store.
+// The end of a row. Every warp leaves its sums in its arena as the lanes hold them; 32 dims of 8 heads at a time are
+// merged: warp after warp by one of the block's warps, then block after block by one of the cluster's. What is merged
+// is turned into rows, rotated back, cast and stored.
 #pragma once
 
 #include "cuda/decode_attention/few_heads/softmax.cuh"
@@ -7,136 +8,221 @@
 
 namespace megamla::cuda::few_heads {
 
-constexpr int kRowBytes = format::kHeadDim * 4;
+template <class First, class Second, int kEights>
+struct RowEnd {
+  using A = Arena<First, Second, kEights>;
+  using S = Shared<kEights>;
+  static constexpr int kUnits = 16 * kEights;   // 32 dims of 8 heads
+  static constexpr int kGroups = 16 / kEights;  // of 32 dims, of a warp
+  const DecodeParams& p;
+  S& shared;
+  const Lane& me;
+  int warps;
+  uint32_t arenas;
 
-// A head's sums are a row of fp32; 16-byte piece i lies at i ^ (head / 2 % 4), so that lanes that hold other heads
-// write to other banks.
-__device__ __forceinline__ uint32_t sums_address(uint32_t sums, int head, int dim) {
-  return sums + head * kRowBytes + (((dim / 4) ^ (head / 2 % 4)) << 4);
-}
-
-template <int kEights, class SharedT>
-__device__ __forceinline__ void leave_stats(SharedT& shared, const Lane& me, const Running<kEights>& running) {
+  __device__ __forceinline__ void leave(const Running<kEights>& running, const Sums<kEights>& o, int unit) const {
 #pragma unroll
-  for (int e = 0; e < kEights; ++e) {
-    float2 sum = running.sum[e];
+    for (int e = 0; e < kEights; ++e) {
+      float2 sum = running.sum[e];
 #pragma unroll
-    for (int lanes = 4; lanes < 32; lanes *= 2) {
-      sum.x += __shfl_xor_sync(~0u, sum.x, lanes);
-      sum.y += __shfl_xor_sync(~0u, sum.y, lanes);
+      for (int lanes = 4; lanes < 32; lanes *= 2) {
+        sum.x += __shfl_xor_sync(~0u, sum.x, lanes);
+        sum.y += __shfl_xor_sync(~0u, sum.y, lanes);
+      }
+      if (me.half == 0 && me.g == 0) {
+        const int head = e * 8 + 2 * me.c;
+        *reinterpret_cast<float2*>(&shared.crew_max[me.warp / kEights][head]) = running.maximum[e];
+        *reinterpret_cast<float2*>(&shared.crew_sum[me.warp / kEights][head]) = sum;
+      }
     }
-    if (me.g == 0) {
-      *reinterpret_cast<float2*>(&shared.end.sum[me.warp][e * 8 + 2 * me.c]) = sum;
-      if (me.warp == 0) *reinterpret_cast<float2*>(&shared.row_max[e * 8 + 2 * me.c]) = running.maximum[e];
+    // In 2^-60, as the kernel for many heads has its sums.
+    if (me.lane == 0) shared.warp_unit[me.warp] = power_of_two(unit - kKeyShift);
+    const uint32_t to = arenas + me.warp * A::kBytes + me.lane * 16;
+#pragma unroll
+    for (int e = 0; e < kEights; ++e) {
+#pragma unroll
+      for (int t = 0; t < 32 / kEights; ++t) {
+        const float(&v)[4] = o[e][t];
+        ptx::store_shared(to + (e * (32 / kEights) + t) * 512, uint4{__float_as_uint(v[0]), __float_as_uint(v[1]),
+                                                                     __float_as_uint(v[2]), __float_as_uint(v[3])});
+      }
     }
   }
-}
 
-// After all warps are done with the stages.
-template <bool kHalves, int kEights, class SharedT>
-__device__ __forceinline__ void leave_sums(SharedT& shared, const Lane& me, const Sums<kEights>& o, uint32_t sums) {
+  // Eight threads a head, one for each part that there may be: the parts' common maximum and sum, weighed.
+  struct Weighed {
+    float maximum;
+    float sum;
+    float weight;
+  };
+  __device__ __forceinline__ static Weighed weigh(float maximum, float sum, bool there) {
+    float m = maximum;
 #pragma unroll
-  for (int e = 0; e < kEights; ++e) {
+    for (int lanes = 1; lanes < 8; lanes *= 2) m = fmaxf(m, __shfl_xor_sync(~0u, m, lanes));
+    const float weight = there ? exp2_approx(maximum - m) : 0;
+    sum = there ? sum * weight : 0;
 #pragma unroll
-    for (int block = 0; block < 2; ++block) {
-      const int dim = me.warp * kWarpDims + (kHalves ? block * 64 + me.g * 8 : me.g * 16 + block * 8);
+    for (int lanes = 1; lanes < 8; lanes *= 2) sum += __shfl_xor_sync(~0u, sum, lanes);
+    return {m, sum, weight};
+  }
+  __device__ __forceinline__ void finish_head(int head, int token, int first_head, bool tells, const Weighed& w) const {
+    const bool outside = shared.rotation.outside;
+    shared.factor[head] = output_factor(p, outside, first_head + head, w.maximum, w.sum);
+    if (tells) store_lse(p, token, outside, first_head + head, w.maximum, w.sum);
+  }
+  __device__ __forceinline__ void weigh_warps(int token, int first_head, bool alone) const {
+    static_assert(plan::kMostShares == 8 && kMostWarps == 8);
+    const int head = static_cast<int>(threadIdx.x) / 8;
+    const int other = static_cast<int>(threadIdx.x) % 8;
+    if (head >= S::kHeads) return;
+    const int crews = warps / kEights;
+    const int crew = min(other, crews - 1);
+    const Weighed w = weigh(shared.crew_max[crew][head], shared.crew_sum[crew][head], other < crews);
+    if (other < crews) {
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const int head = e * 8 + 2 * me.c + h;
+      for (int half = 0; half < kEights; ++half) {
+        const int warp = other * kEights + half;
+        shared.weight[warp][head] = w.weight * shared.warp_unit[warp];
+      }
+    }
+    if (other != 0) return;
+    if (alone) {
+      finish_head(head, token, first_head, true, w);
+    } else {
+      shared.block_max[head] = w.maximum, shared.block_sum[head] = w.sum;
+    }
+  }
+  __device__ __forceinline__ void weigh_blocks(int token, int first_head, int rank, int ranks) const {
+    const int head = static_cast<int>(threadIdx.x) / 8;
+    const int other = static_cast<int>(threadIdx.x) % 8;
+    if (head >= S::kHeads) return;
+    const auto from = static_cast<uint32_t>(min(other, ranks - 1));
+    const auto load = [&](const float& v) {
+      return ptx::load_cluster(ptx::cluster_address(ptx::shared_address(&v), from));
+    };
+    const float maximum = load(shared.block_max[head]);
+    const float sum = load(shared.block_sum[head]);
+    const Weighed w = weigh(maximum, sum, other < ranks);
+    shared.weight[other][head] = w.weight;
+    if (other == 0) finish_head(head, token, first_head, rank == 0, w);
+  }
+
+  // Lane's place of 16 dims t (0, 1) of a unit in the sums of the block's first crew.
+  __device__ __forceinline__ uint32_t sums_of(int unit) const {
+    const int e = unit / 16;
+    const int group = unit % 16;
+    return arenas + group / kGroups * A::kBytes + (e * (32 / kEights) + group % kGroups * 2) * 512 + me.lane * 16;
+  }
+  // The sum of `parts` parts, which `at` tells the places of.
+  template <class Load>
+  __device__ __forceinline__ void merge(int unit, int parts, int first_weight, int weight_step, const Load& load,
+                                        float4 (&x)[2]) const {
+    constexpr int kTogether = 4;
+    const int head = unit / 16 * 8 + 2 * me.c;
+    x[0] = x[1] = {0, 0, 0, 0};
+#pragma unroll 1
+    for (int first = 0; first < parts; first += kTogether) {
+      float4 v[kTogether][2];
+      float2 weight[kTogether];
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const float(&low)[4] = o[e][block * 4 + half * 2];
-          const float(&high)[4] = o[e][block * 4 + half * 2 + 1];
-          ptx::store_shared(sums_address(sums, head, dim + half * 4),
-                            uint4{__float_as_uint(low[h]), __float_as_uint(low[2 + h]), __float_as_uint(high[h]),
-                                  __float_as_uint(high[2 + h])});
+      for (int k = 0; k < kTogether; ++k) {
+        if (first + k >= parts) break;
+        v[k][0] = load(first + k, 0);
+        v[k][1] = load(first + k, 1);
+        weight[k] = *reinterpret_cast<const float2*>(&shared.weight[first_weight + (first + k) * weight_step][head]);
+      }
+#pragma unroll
+      for (int k = 0; k < kTogether; ++k) {
+        if (first + k >= parts) break;
+#pragma unroll
+        for (int t = 0; t < 2; ++t) {
+          x[t].x += weight[k].x * v[k][t].x, x[t].y += weight[k].y * v[k][t].y;
+          x[t].z += weight[k].x * v[k][t].z, x[t].w += weight[k].y * v[k][t].w;
         }
       }
     }
   }
-  const int head = static_cast<int>(threadIdx.x);
-  if (head < SharedT::kHeads) {
-    float sum = 0;
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) sum += shared.end.sum[w][head];
-    shared.row_sum[head] = sum;
+  __device__ __forceinline__ void merge_warps(int unit, float4 (&x)[2]) const {
+    const uint32_t at = sums_of(unit);
+    merge(
+        unit, warps / kEights, unit % 16 / kGroups, kEights,
+        [&](int crew, int t) { return ptx::load_shared_floats(at + crew * kEights * A::kBytes + t * 512); }, x);
   }
-}
-
-// Eight threads a head, one for each rank that there may be: the weights of the ranks' sums and the factor of the
-// whole. `unit` of a rank's sums, in 2^-60 as the kernel for many heads has them.
-template <class SharedT>
-__device__ __forceinline__ void weigh(const DecodeParams& p, SharedT& shared, int token, int first_head, int rank,
-                                      int ranks) {
-  static_assert(plan::kMostShares == 8 && SharedT::kHeads * 8 <= kThreads);
-  const int head = static_cast<int>(threadIdx.x) / 8;
-  const int other = static_cast<int>(threadIdx.x) % 8;
-  if (head >= SharedT::kHeads) return;
-  const uint32_t from = static_cast<uint32_t>(min(other, ranks - 1));
-  const auto load = [&](const float& v) {
-    return ptx::load_cluster(ptx::cluster_address(ptx::shared_address(&v), from));
-  };
-  const float maximum = load(shared.row_max[head]);
-  const float unit = load(shared.row_unit);
-  float sum = load(shared.row_sum[head]);
-  float m = maximum;
-#pragma unroll
-  for (int lanes = 1; lanes < 8; lanes *= 2) m = fmaxf(m, __shfl_xor_sync(~0u, m, lanes));
-  const float weight = other < ranks ? exp2_approx(maximum - m) : 0;
-  sum *= weight;
-#pragma unroll
-  for (int lanes = 1; lanes < 8; lanes *= 2) sum += __shfl_xor_sync(~0u, sum, lanes);
-  shared.end.weight[other][head] = weight * unit;
-  if (other != 0) return;
-  const bool outside = shared.rotation.outside;
-  shared.end.factor[head] = output_factor(p, outside, first_head + head, m, sum);
-  if (rank == 0) store_lse(p, token, outside, first_head + head, m, sum);
-}
-
-// A warp takes 32 dims of 8 heads at a time: four lanes a head, 8 dims each.
-template <int kEights, class SharedT>
-__device__ __forceinline__ void store_row(const DecodeParams& p, const SharedT& shared, const Lane& me, int token,
-                                          int first_head, int rank, int ranks, uint32_t sums) {
-  constexpr int kGroups = format::kHeadDim / 32;
+  // The block's own, where its first crew's were.
+  __device__ __forceinline__ void merge_block() const {
 #pragma unroll 1
-  for (int item = rank * kWarps + me.warp; item < kGroups * kEights; item += ranks * kWarps) {
-    const int group = item % kGroups;
-    const int head = item / kGroups * 8 + me.g;
-    const uint32_t low = sums_address(sums, head, group * 32 + me.c * 8);
-    const uint32_t high = sums_address(sums, head, group * 32 + me.c * 8 + 4);
-    float x[8] = {};
-    constexpr int kTogether = 4;
-#pragma unroll 1
-    for (int first = 0; first < ranks; first += kTogether) {
-      float4 u[kTogether][2];
+    for (int unit = me.warp; unit < kUnits; unit += warps) {
+      float4 x[2];
+      merge_warps(unit, x);
 #pragma unroll
-      for (int k = 0; k < kTogether; ++k) {
-        if (first + k >= ranks) break;
-        u[k][0] = ptx::load_cluster_4(ptx::cluster_address(low, first + k));
-        u[k][1] = ptx::load_cluster_4(ptx::cluster_address(high, first + k));
-      }
-#pragma unroll
-      for (int k = 0; k < kTogether; ++k) {
-        if (first + k >= ranks) break;
-        const float weight = shared.end.weight[first + k][head];
-        x[0] += weight * u[k][0].x, x[1] += weight * u[k][0].y, x[2] += weight * u[k][0].z;
-        x[3] += weight * u[k][0].w, x[4] += weight * u[k][1].x, x[5] += weight * u[k][1].y;
-        x[6] += weight * u[k][1].z, x[7] += weight * u[k][1].w;
-      }
+      for (int t = 0; t < 2; ++t) store_floats(sums_of(unit) + t * 512, x[t]);
     }
+  }
+  __device__ __forceinline__ static void store_floats(uint32_t to, const float4& x) {
+    ptx::store_shared(to,
+                      uint4{__float_as_uint(x.x), __float_as_uint(x.y), __float_as_uint(x.z), __float_as_uint(x.w)});
+  }
+
+  // 32 dims of 8 heads, merged, as the lanes of the sums hold them -> the output: four lanes a head, 8 dims each.
+  __device__ __forceinline__ void store_unit(int unit, int token, int first_head, const float4 (&merged)[2]) const {
+    const uint32_t scratch = ptx::shared_address(&shared.query) + me.warp * 1024;
+#pragma unroll
+    for (int t = 0; t < 2; ++t) store_floats(scratch + t * 512 + me.lane * 16, merged[t]);
+    __syncwarp();
     constexpr int kPlain = format::kNopeDim / 32;  // groups that are not rotated
+    const int group = unit % 16;
+    const int head = unit / 16 * 8 + me.g;
+    const bool bf16 = A::kRopeBf16 && group >= kPlain;
+    // See Sums: eight dims are rows 2i and 2i + 1 of four lanes, or those i of eight lanes.
+    const uint32_t at =
+        scratch + (me.c >> 1) * 512 + (me.g >> 1) * 16 + (me.g & 1) * 4 + (bf16 ? (me.c & 1) * 8 : (me.c & 1) * 256);
+    float x[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      x[i] = __uint_as_float(ptx::load_shared_1(at + (bf16 ? i * 64 : i / 2 * 64 + i % 2 * 8)));
+    }
+    __syncwarp();
     if (group >= kPlain && shared.rotation.cos_sin != nullptr) {
       const float* cosines = shared.rotation.cos_sin + (group - kPlain) * 16 + me.c * 4;
       rotate_back(x, *reinterpret_cast<const float4*>(cosines),
                   *reinterpret_cast<const float4*>(cosines + format::kRopeDim / 2));
     }
-    const OutputFactor factor(shared.end.factor[head]);
+    const OutputFactor factor(shared.factor[head]);
     if (p.output == MEGAMLA_OUTPUT_FP8_PAIR) {
       store_pair(pair_place(p, token, first_head + head, group, me.c), x, factor, me.c);
     } else {
       store_plain(p, token, first_head + head, x, factor, group * 32 + me.c * 8);
     }
   }
-}
+
+  // After a barrier behind leave().
+  __device__ __forceinline__ void run(int token, int first_head, int rank, int ranks) const {
+    weigh_warps(token, first_head, ranks == 1);
+    __syncthreads();
+    if (ranks > 1) {
+      merge_block();
+      ptx::cluster_barrier();
+      weigh_blocks(token, first_head, rank, ranks);
+      __syncthreads();
+    }
+#pragma unroll 1
+    for (int unit = rank + ranks * me.warp; unit < kUnits; unit += ranks * warps) {
+      float4 x[2];
+      if (ranks == 1) {
+        merge_warps(unit, x);
+      } else {
+        const uint32_t at = sums_of(unit);
+        merge(
+            unit, ranks, 0, 1,
+            [&](int from, int t) {
+              return ptx::load_cluster_4(ptx::cluster_address(at + t * 512, static_cast<uint32_t>(from)));
+            },
+            x);
+      }
+      store_unit(unit, token, first_head, x);
+    }
+    if (ranks > 1) ptx::cluster_leave();
+  }
+};
 
 }  // namespace megamla::cuda::few_heads

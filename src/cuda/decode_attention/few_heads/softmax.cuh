@@ -1,5 +1,5 @@
-// Logits of a tile from the warps' partial products, running maxima, and probabilities as fragments. The warps share
-// the work: 8 keys and 8 heads at a time, as the products left them (key lane / 4, heads 2c and 2c + 1).
+// Logits of a step -> probabilities as fragments, with a running maximum of the crew's own. Both warps of a crew of two
+// do the same with the sum of their parts.
 #pragma once
 
 #include "cuda/attention/softmax.cuh"
@@ -11,142 +11,87 @@ namespace megamla::cuda::few_heads {
 template <int kEights>
 struct Running {
   float2 maximum[kEights];  // the same in all lanes that have the head
-  float2 sum[kEights];      // of the probabilities that this lane made
+  float2 sum[kEights];      // of the probabilities of keys g and g + 8 of every step
 };
 
-template <class Record, int kEights, class SharedT>
-struct Softmax {
-  static constexpr bool kF16 = Record::kFormat == MEGAMLA_KV_NVFP4_288;
-  static constexpr int kHalves = RawTile<Record>::kKeys / 32;  // 8-key halves of a step, for each warp
-  SharedT& shared;
-  const Lane& me;
-  Running<kEights>& running;
-  Sums<kEights>& o;
-  int step;
-  int first_half;
-
-  __device__ Softmax(SharedT& s, const Lane& lane, Running<kEights>& r, Sums<kEights>& sums)
-      : shared(s),
-        me(lane),
-        running(r),
-        o(sums),
-        step(kHalves == 2 ? lane.warp : lane.warp % 2),
-        first_half(kHalves == 2 ? 0 : lane.warp / 2) {}
-
-  // A sum that is not finite, as of a NaN scale, makes a NaN.
-  __device__ __forceinline__ static float logit(float sum, float scale, float bias) {
-    return fmaf(sum, scale, fmaf(sum, 0.0F, bias));
+// By constants: a barrier that is not known at compile time takes all 16.
+__device__ __forceinline__ void meet_crew(int crew) {
+  if (crew == 0) {
+    ptx::named_barrier<1, 64>();
+  } else if (crew == 1) {
+    ptx::named_barrier<2, 64>();
+  } else if (crew == 2) {
+    ptx::named_barrier<3, 64>();
+  } else {
+    ptx::named_barrier<4, 64>();
   }
+}
 
-  __device__ __forceinline__ void take_logits(uint32_t biases, float2 (&logits)[kHalves][kEights]) const {
-    constexpr float kUnshift = kF16 ? kNibbleUnshift : 1;
-    float2 scale[kEights];
+// To logits: the crew's other half of the products. Two places in turn, so that one barrier a step will do.
+template <int kEights>
+__device__ __forceinline__ void exchange_halves(const Lane& me, uint32_t mine, uint32_t others, int turn,
+                                                float (&logits)[kEights][4]) {
+  const uint32_t at = (turn & 1) * (32 * kEights * 16) + me.lane * 16;
 #pragma unroll
-    for (int e = 0; e < kEights; ++e) {
-      const HeadFactors(&heads)[SharedT::kHeads] = shared.head;
-      scale[e] = {heads[e * 8 + 2 * me.c].logit * kUnshift, heads[e * 8 + 2 * me.c + 1].logit * kUnshift};
-    }
-#pragma unroll
-    for (int h = 0; h < kHalves; ++h) {
-      const int row = (first_half + h) * 8 + me.g;
-      const float bias = __uint_as_float(ptx::load_shared_1(biases + (step * 16 + row) * 4));
-#pragma unroll
-      for (int e = 0; e < kEights; ++e) {
-        float2 sum = {0, 0};
-#pragma unroll
-        for (int w = 0; w < kWarps; ++w) {
-          const float2 part = *reinterpret_cast<const float2*>(&shared.partial[w][step][e][row][2 * me.c]);
-          sum.x += part.x, sum.y += part.y;
-        }
-        logits[h][e] = {logit(sum.x, scale[e].x, bias), logit(sum.y, scale[e].y, bias)};
-      }
-    }
+  for (int e = 0; e < kEights; ++e) {
+    ptx::store_shared(mine + at + e * 512, uint4{__float_as_uint(logits[e][0]), __float_as_uint(logits[e][1]),
+                                                 __float_as_uint(logits[e][2]), __float_as_uint(logits[e][3])});
   }
-
-  // Probabilities by the present maxima; true if some logit lies more than `slack` above.
-  __device__ __forceinline__ bool exponentiate(const float2 (&logits)[kHalves][kEights], float2 (&sum)[kEights],
-                                               float slack) const {
-    bool above = false;
+  meet_crew(me.warp / 2);
 #pragma unroll
-    for (int e = 0; e < kEights; ++e) sum[e] = {0, 0};
-#pragma unroll
-    for (int h = 0; h < kHalves; ++h) {
-#pragma unroll
-      for (int e = 0; e < kEights; ++e) {
-        const float2 over = {logits[h][e].x - running.maximum[e].x, logits[h][e].y - running.maximum[e].y};
-        above = above || over.x > slack || over.y > slack;
-        const float2 probability = {exp2_approx(over.x), exp2_approx(over.y)};
-        sum[e].x += probability.x, sum[e].y += probability.y;
-        const uint32_t packed =
-            kF16 ? ptx::pack_f16(probability.x, probability.y) : pack_bf16(probability.x, probability.y);
-        shared.probabilities[step][e][me.lane][first_half + h] = ptx::transposed(packed);
-      }
-    }
-    return above;
+  for (int e = 0; e < kEights; ++e) {
+    const float4 other = ptx::load_shared_floats(others + at + e * 512);
+    logits[e][0] += other.x, logits[e][1] += other.y, logits[e][2] += other.z, logits[e][3] += other.w;
   }
+}
 
-  // All warps: maxima move up to the tile's logits, and what was summed before shrinks.
-  __device__ __forceinline__ void raise_maxima(const float2 (&logits)[kHalves][kEights]) const {
+// A sum that is not finite, as of a NaN scale, makes a NaN.
+__device__ __forceinline__ float logit_of(float sum, float factor, float bias) {
+  return fmaf(sum, factor, fmaf(sum, 0.0F, bias));
+}
+
+// Maxima move up to the step's logits, and what was summed before shrinks.
+template <int kEights>
+__device__ __forceinline__ void raise_maxima(const float (&logits)[kEights][4], Running<kEights>& running,
+                                             Sums<kEights>& o) {
 #pragma unroll
-    for (int e = 0; e < kEights; ++e) {
-      float2 most = logits[0][e];
+  for (int e = 0; e < kEights; ++e) {
+    float2 most = {fmaxf(logits[e][0], logits[e][2]), fmaxf(logits[e][1], logits[e][3])};
 #pragma unroll
-      for (int h = 1; h < kHalves; ++h) {
-        most.x = fmaxf(most.x, logits[h][e].x), most.y = fmaxf(most.y, logits[h][e].y);
-      }
-#pragma unroll
-      for (int lanes = 4; lanes < 32; lanes *= 2) {
-        most.x = fmaxf(most.x, __shfl_xor_sync(~0u, most.x, lanes));
-        most.y = fmaxf(most.y, __shfl_xor_sync(~0u, most.y, lanes));
-      }
-      if (me.g == 0) *reinterpret_cast<float2*>(&shared.tile_max[me.warp][e * 8 + 2 * me.c]) = most;
+    for (int lanes = 4; lanes < 32; lanes *= 2) {
+      most.x = fmaxf(most.x, __shfl_xor_sync(~0u, most.x, lanes));
+      most.y = fmaxf(most.y, __shfl_xor_sync(~0u, most.y, lanes));
     }
-    __syncthreads();
+    most.x = fmaxf(most.x, running.maximum[e].x), most.y = fmaxf(most.y, running.maximum[e].y);
+    const float2 shrink = {exp2_approx(running.maximum[e].x - most.x), exp2_approx(running.maximum[e].y - most.y)};
+    running.maximum[e] = most;
+    running.sum[e].x *= shrink.x, running.sum[e].y *= shrink.y;
 #pragma unroll
-    for (int e = 0; e < kEights; ++e) {
-      float2 most = running.maximum[e];
-#pragma unroll
-      for (int w = 0; w < kWarps; ++w) {
-        const float2 other = *reinterpret_cast<const float2*>(&shared.tile_max[w][e * 8 + 2 * me.c]);
-        most.x = fmaxf(most.x, other.x), most.y = fmaxf(most.y, other.y);
-      }
-      const float2 shrink = {exp2_approx(running.maximum[e].x - most.x), exp2_approx(running.maximum[e].y - most.y)};
-      running.maximum[e] = most;
-      running.sum[e].x *= shrink.x, running.sum[e].y *= shrink.y;
-#pragma unroll
-      for (int t = 0; t < 8; ++t) {
-        o[e][t][0] *= shrink.x, o[e][t][1] *= shrink.y, o[e][t][2] *= shrink.x, o[e][t][3] *= shrink.y;
-      }
+    for (int t = 0; t < 32 / kEights; ++t) {
+      o[e][t][0] *= shrink.x, o[e][t][1] *= shrink.y, o[e][t][2] *= shrink.x, o[e][t][3] *= shrink.y;
     }
   }
+}
 
-  // All threads, after a barrier behind the scores; ends with a barrier. Steps beyond the tile's keys are left out.
-  // The first tiles' maxima are followed exactly where probabilities are bf16, which holds 1 exactly and has half the
-  // rounding error below it: a few keys decide a row that has no more.
-  __device__ __forceinline__ void run(uint32_t biases, int steps, int index) const {
-    const float slack = kF16 || index > 1 ? kMaximumSlack : 0;
-    float2 logits[kHalves][kEights];
-    float2 sum[kEights];
-    const bool mine = step < steps;
+// Logits to probabilities b, f16: keys 2c, 2c + 1 and 2c + 8, 2c + 9 of head g.
+template <int kEights>
+__device__ __forceinline__ void soften(float (&logits)[kEights][4], float slack, Running<kEights>& running,
+                                       Sums<kEights>& o, uint2 (&b)[kEights]) {
+  bool above = false;
 #pragma unroll
-    for (int h = 0; h < kHalves; ++h) {
-#pragma unroll
-      for (int e = 0; e < kEights; ++e) logits[h][e] = {kNoMaximum, kNoMaximum};
-    }
-    if (mine) take_logits(biases, logits);
-    bool raised = false;
-#pragma unroll 1
-    for (;;) {
-      bool above = false;
-      if (mine) above = exponentiate(logits, sum, raised ? kMaximumSlack : slack);
-      if (__syncthreads_or(above) == 0) break;
-      raise_maxima(logits);
-      raised = true;
-    }
-    if (!mine) return;
-#pragma unroll
-    for (int e = 0; e < kEights; ++e) running.sum[e].x += sum[e].x, running.sum[e].y += sum[e].y;
+  for (int e = 0; e < kEights; ++e) {
+    const float2 bound = {running.maximum[e].x + slack, running.maximum[e].y + slack};
+    above = above || fmaxf(logits[e][0], logits[e][2]) > bound.x || fmaxf(logits[e][1], logits[e][3]) > bound.y;
   }
-};
+  if (__any_sync(~0u, above)) raise_maxima<kEights>(logits, running, o);
+#pragma unroll
+  for (int e = 0; e < kEights; ++e) {
+    const float2 m = running.maximum[e];
+    const float low[2] = {exp2_approx(logits[e][0] - m.x), exp2_approx(logits[e][1] - m.y)};
+    const float high[2] = {exp2_approx(logits[e][2] - m.x), exp2_approx(logits[e][3] - m.y)};
+    running.sum[e].x += low[0] + high[0], running.sum[e].y += low[1] + high[1];
+    b[e] = {ptx::transposed(ptx::pack_f16(low[0], low[1])), ptx::transposed(ptx::pack_f16(high[0], high[1]))};
+  }
+}
 
 }  // namespace megamla::cuda::few_heads

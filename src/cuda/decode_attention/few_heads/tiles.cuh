@@ -1,8 +1,9 @@
-// Tiles of raw records in shared memory, what else a block keeps there, and which keys of a row are its own.
+// How a warp keeps the raw records of 16 keys in shared memory, and what else a block keeps there.
 #pragma once
 
 #include "cuda/attention/rotation.cuh"
 #include "cuda/decode_attention/params.hpp"
+#include "cuda/ptx/matrix_load.cuh"
 #include "cuda/ptx/mma.cuh"
 #include "cuda/ptx/sync.cuh"
 #include "format/kv_record.hpp"
@@ -10,177 +11,119 @@
 
 namespace megamla::cuda::few_heads {
 
-constexpr int kWarps = 4;
-constexpr int kThreads = 32 * kWarps;
-constexpr int kWarpDims = format::kHeadDim / kWarps;
-constexpr int kDimGroups = kWarpDims / 32;  // of a warp
+// A crew attends 16 keys at a time: one warp with all 512 dims for 8 heads, two with half of them each for 16.
+constexpr int kStepKeys = 16;
+template <int kEights>
+constexpr int kWarpDims = format::kHeadDim / kEights;
 
-// How a tile of records lies in shared memory: key after key, data in 16-byte pieces, piece i of a key at place
-// i ^ swizzle(key). The swizzle serves two readers without bank conflicts: scores (8 keys, each 4 neighbouring words or
-// double words) and values (keys 2c or 2c + 1, 8 lanes along the dims). It is the same for key and key + 8.
-template <class Record>
-struct RawTile;
-template <>
-struct RawTile<format::Nvfp4_288> {
-  static constexpr int kKeys = 64;
-  static constexpr int kPitch = format::Nvfp4_288::kDataBytes;
-  static constexpr int kScales = kKeys * kPitch;
-  static constexpr int kScalePitch = format::Nvfp4_288::kScaleBytes;
-  static constexpr int kBytes = kScales + kKeys * kScalePitch;
-  __device__ static constexpr int swizzle(int key) { return key & 7; }
-};
-template <>
-struct RawTile<format::Fp8_528> {
-  static constexpr int kKeys = 32;
-  static constexpr int kPitch = format::Fp8_528::kDataBytes;
-  static constexpr int kScales = kKeys * kPitch;
-  static constexpr int kScalePitch = format::Fp8_528::kScaleBytes;
-  static constexpr int kBytes = kScales + kKeys * kScalePitch;
-  __device__ static constexpr int swizzle(int key) { return ((key + ((key >> 2) & 1)) & 3) << 1; }
-};
-template <>
-struct RawTile<format::Fp8_584> {
-  static constexpr int kKeys = 32;
-  static constexpr int kScales = format::Fp8_584::kDataBytes;
-  static constexpr int kPitch = kScales + 32;  // scales, then padding to 8 words beyond a multiple of the banks
-  static constexpr int kScalePitch = kPitch;
-  static constexpr int kBytes = kKeys * kPitch;
-  __device__ static constexpr int swizzle(int key) { return ((key >> 2) & 1) << 1; }
-};
-template <class Record>
-__device__ __forceinline__ uint32_t piece_address(uint32_t tile, int key, int piece) {
-  return tile + key * RawTile<Record>::kPitch + ((piece ^ RawTile<Record>::swizzle(key)) << 4);
-}
-template <class Record>
-__device__ __forceinline__ uint32_t scale_address(uint32_t tile, int key) {
-  return tile + RawTile<Record>::kScales + key * RawTile<Record>::kScalePitch;
-}
-
-constexpr int kMostStages = 4;
-constexpr int kMostTileKeys = 64;
-constexpr int kSlotBytes = kMostTileKeys * 4;
-
-template <class First, class Second>
-struct Kinds {
-  static constexpr bool kSame = First::kFormat == Second::kFormat;
-  static constexpr bool kNibbles = Second::kFormat == MEGAMLA_KV_NVFP4_288;
-  static constexpr bool kRopeBf16 = First::kFormat == MEGAMLA_KV_FP8_584;
-  static constexpr int kTileKeys =
-      RawTile<First>::kKeys > RawTile<Second>::kKeys ? RawTile<First>::kKeys : RawTile<Second>::kKeys;
-  static constexpr int kTileBytes =
-      RawTile<First>::kBytes > RawTile<Second>::kBytes ? RawTile<First>::kBytes : RawTile<Second>::kBytes;
-  // A stage: the records of a tile, and two places for slots: the stage's next tile but one has its slots fetched while
-  // those of the next are in use. When a record has been asked for, its slot gives way to the bias of its logits: 0, or
-  // -infinity for an entry that names no key.
-  static constexpr int kStageBytes = kTileBytes + 2 * kSlotBytes;
-  static_assert(kStageBytes % 128 == 0);
-};
-
-// The keys that are this block's of a row's two lists, one after the other in equal shares of whole 16s.
-struct Share {
-  int first[2];
-  int count[2];
-  int window_tiles;
-  int tiles;
-};
-__device__ __forceinline__ int load_length(const DecodeKeys& keys, int token) {
-  return keys.lens == nullptr ? keys.width : keys.lens[token * keys.lens_stride];
-}
-struct HeadFactors {
-  float query;  // of q, so that f16 holds it
-  float logit;  // of q . k
-};
-
-// kEights: heads of the block, by 8.
-template <int kEights, int kTileKeys>
-struct Shared {
-  static constexpr int kHeads = 8 * kEights;
-  static constexpr int kSteps = kTileKeys / 16;
-  union {
-    // A warp's part of the products q . k, over its 128 dims.
-    float partial[kWarps][kSteps][kEights][16][8];
-    struct {
-      float most[kWarps][kHeads];  // |q|
-      float square[kWarps][kHeads];
-    } query;  // before the first tile
-    struct {
-      float sum[kWarps][kHeads];
-      float weight[plan::kMostShares][kHeads];
-      float factor[kHeads];
-    } end;  // after the last one
-  };
-  // Probabilities as b fragments of 16 keys and 8 heads.
-  uint32_t probabilities[kSteps][kEights][32][2];
-  float tile_max[kWarps][kHeads];
-  HeadFactors head[kHeads];
-  float row_max[kHeads];
-  float row_sum[kHeads];
-  float row_unit;
-  Share share;
-  Rotation rotation;
-  alignas(8) uint64_t full[kMostStages];
-};
-template <class First, class Second, int kEights>
-constexpr int kFixedBytes = (static_cast<int>(sizeof(Shared<kEights, Kinds<First, Second>::kTileKeys>)) + 127) / 128 *
-                            128;
-
-template <class First, class Second>
-__device__ __forceinline__ Share share_of(const DecodeParams& p, int window, int compressed, uint32_t rank) {
-  const uint32_t total = static_cast<uint32_t>(window) + static_cast<uint32_t>(compressed);
-  const uint32_t size = p.cluster == 1 ? total : (__umulhi(total + p.cluster - 1, p.cluster_reciprocal) + 15) & ~15u;
-  const uint32_t begin = min(rank * size, total);
-  const uint32_t end = min(begin + size, total);
-  const uint32_t border = static_cast<uint32_t>(window);
-  Share s;
-  s.first[0] = static_cast<int>(min(begin, border));
-  s.count[0] = static_cast<int>(min(end, border)) - s.first[0];
-  s.first[1] = static_cast<int>(max(begin, border) - border);
-  s.count[1] = static_cast<int>(max(end, border) - border) - s.first[1];
-  s.window_tiles = (s.count[0] + RawTile<First>::kKeys - 1) / RawTile<First>::kKeys;
-  s.tiles = s.window_tiles + (s.count[1] + RawTile<Second>::kKeys - 1) / RawTile<Second>::kKeys;
-  return s;
-}
-
-struct Tile {
-  int source;  // 0 window, 1 compressed
-  int first;   // list position
-  int count;   // keys, at most those of a tile
-};
-template <class First, class Second>
-__device__ __forceinline__ Tile tile_of(const Share& s, int index) {
-  Tile t;
-  t.source = index < s.window_tiles ? 0 : 1;
-  const int before = (t.source == 0 ? index : index - s.window_tiles) *
-                     (t.source == 0 ? RawTile<First>::kKeys : RawTile<Second>::kKeys);
-  t.first = (t.source == 0 ? s.first[0] : s.first[1]) + before;
-  t.count = min((t.source == 0 ? s.count[0] : s.count[1]) - before,
-                t.source == 0 ? RawTile<First>::kKeys : RawTile<Second>::kKeys);
-  return t;
-}
-
-// A walk through the stages; `round` counts the turns.
-struct Cursor {
-  int stage = 0;
-  uint32_t round = 0;
-  __device__ __forceinline__ void advance(int stages) {
-    if (++stage == stages) stage = 0, ++round;
-  }
-  // At most a turn.
-  __device__ __forceinline__ Cursor ahead(int tiles, int stages) const {
-    return stage + tiles < stages ? Cursor{stage + tiles, round} : Cursor{stage + tiles - stages, round + 1};
-  }
-  // Of the tile `stages` - 1 before.
-  __device__ __forceinline__ Cursor a_ring_ago(int stages) const {
-    return stage + 1 < stages ? Cursor{stage + 1, round - 1} : Cursor{0, round};
-  }
-};
-
-// Lane as the fragments of ptx/mma.cuh see it.
+// Lane as the fragments of ptx/mma.cuh see it, and the warp's place in its crew.
 struct Lane {
   int warp;
+  int half;  // of the dims, in a crew of two
   int lane;
   int g;  // lane / 4
   int c;  // lane % 4
 };
+
+// A warp's part of 16 records: data in rows of 16-byte pieces, then scales. Lane (g, c) copies every fourth piece of
+// keys g and g + 8. Pieces are swizzled so that copies and both readers (scores: 2 keys x 4 pieces, or 4 keys x 32
+// bytes; values: 8 keys, one piece) find other banks.
+template <class Record, int kEights>
+struct Raw;
+
+// Piece p of a lane's share p / (pieces of a lane), in turn: a lane's pieces are neighbours in the record.
+template <int kEights>
+struct Raw<format::Nvfp4_288, kEights> {
+  static constexpr int kLanePieces = 4 / kEights;
+  static constexpr int kPitch = kLanePieces * 64;
+  static constexpr int kScales = kStepKeys * kPitch;
+  static constexpr int kScalePitch = format::Nvfp4_288::kScaleBytes / kEights;
+  static constexpr int kBytes = kScales + kStepKeys * kScalePitch;
+  __device__ __forceinline__ static uint32_t row(int key) { return key * kPitch + ((key & 1) << 6); }
+  // Where the copying lane puts its piece j, and the reading lane finds piece i of its own, as an exclusive or.
+  __device__ __forceinline__ static uint32_t copied(int c, int j) {
+    return kEights == 1 ? ((5 * c) ^ j) << 4 : (((c & 1) << 2) | (c >> 1) | (j << 1)) << 4;
+  }
+  __device__ __forceinline__ static uint32_t read(int c, int i) {
+    return kEights == 1 ? ((5 * i) ^ c) << 4 : ((i << 2) ^ c) << 4;
+  }
+};
+
+template <int kPitchBytes, int kScaleRowBytes>
+struct RawE4m3 {
+  static constexpr int kPitch = kPitchBytes;
+  static constexpr int kScales = kStepKeys * kPitch;
+  static constexpr int kScalePitch = kScaleRowBytes;
+  static constexpr int kBytes = kScales + kStepKeys * kScalePitch;
+  // The same for key and key + 8.
+  __device__ __forceinline__ static uint32_t swizzle(int key) {
+    return ((key & 1) << 2) | (key & 2) | ((key >> 2) & 1);
+  }
+  __device__ __forceinline__ static uint32_t place(int key, int piece) {
+    return key * kPitch + ((piece ^ swizzle(key)) << 4);
+  }
+};
+template <int kEights>
+struct Raw<format::Fp8_528, kEights> : RawE4m3<512 / kEights, format::Fp8_528::kScaleBytes> {};
+// Of a crew of two the first warp has dims 0 .. 255, the other the rest, whose last 64 are bf16. Rows are whole eights
+// of pieces.
+template <int kEights>
+struct Raw<format::Fp8_584, kEights> : RawE4m3<kEights == 1 ? 640 : 384, format::Fp8_584::kScaleBytes> {};
+
+constexpr int round_up_128(int bytes) { return (bytes + 127) / 128 * 128; }
+constexpr int larger(int a, int b) { return a > b ? a : b; }
+
+// What a warp has to itself. Its steps are first those of the window, then those of the compressed list: e2m1 keys,
+// widened to f16 for the values, lie where window records were. At the end its sums lie there.
+template <class First, class Second, int kEights>
+struct Arena {
+  static constexpr bool kSame = First::kFormat == Second::kFormat;
+  static constexpr bool kNibbles = Second::kFormat == MEGAMLA_KV_NVFP4_288;
+  static constexpr bool kRopeBf16 = First::kFormat == MEGAMLA_KV_FP8_584;
+  static constexpr int kStages = kEights == 2 ? 3 : kSame && !kRopeBf16 ? 3 : 2;
+  static constexpr int kFirstBytes = Raw<First, kEights>::kBytes;
+  static constexpr int kSecondBytes = Raw<Second, kEights>::kBytes;
+  static constexpr int kWidePitch = 2 * kWarpDims<kEights>;
+  static constexpr int kWideBytes = kNibbles ? kStepKeys * kWidePitch : 0;
+  static constexpr int kSumsBytes = 32 * 32 * 16;
+  static constexpr int kSecond = kSame ? 0 : larger(kStages * kFirstBytes, kWideBytes);
+  // Partial logits for the other warp of the crew, two in turn.
+  static constexpr int kExchange = larger(kSecond + kStages * kSecondBytes, kSumsBytes);
+  static constexpr int kExchangeBytes = kEights == 1 ? 0 : 2 * 32 * 4 * kEights * 4;
+  static constexpr int kBytes = round_up_128(kExchange + kExchangeBytes);
+};
+
+constexpr int kMostWarps = 8;
+
+// Beside the arenas.
+template <int kEights>
+struct Shared {
+  static constexpr int kHeads = 8 * kEights;
+  static constexpr int kMostCrews = kMostWarps / kEights;
+  // Q as b fragments: eight dims of a head are a piece, at [eight of heads][eight of dims][place of the head]. Later,
+  // 1 KB of it for each warp.
+  uint4 query[kEights][format::kHeadDim / 8][8];
+  float logit_factor[kHeads];
+  float crew_max[kMostCrews][kHeads];
+  float crew_sum[kMostCrews][kHeads];
+  float warp_unit[kMostWarps];
+  float weight[larger(plan::kMostShares, kMostWarps)][kHeads];  // of warps, then of the cluster's blocks
+  float block_max[kHeads];
+  float block_sum[kHeads];
+  float factor[kHeads];
+  Rotation rotation;
+};
+template <int kEights>
+constexpr int kSharedBytes = round_up_128(static_cast<int>(sizeof(Shared<kEights>)));
+
+__device__ __forceinline__ int load_length(const DecodeKeys& keys, int token) {
+  const int length = keys.lens == nullptr ? keys.width : keys.lens[token * keys.lens_stride];
+  return min(max(length, 0), keys.width);
+}
+
+// 2^exponent, 0 for much less.
+__device__ __forceinline__ float power_of_two(int exponent) {
+  return __uint_as_float(static_cast<uint32_t>(min(max(exponent, -127), 127) + 127) << 23);
+}
 
 }  // namespace megamla::cuda::few_heads

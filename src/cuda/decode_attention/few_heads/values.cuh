@@ -1,196 +1,192 @@
-// O^T += V^T P^T for a warp's 128 dims: dims are the rows of the product, heads its columns. A fragment wants two keys
-// of one dim in a register, so codes of two keys are interleaved byte by byte before they are widened:
-//   e2m1 to f16 as in scores.cuh, probabilities f16, sums in units of 2^-6
-//   e4m3 to bf16 by a shift, times the bf16 scale, probabilities bf16, sums in units of 2^-60 (any scale up to 2^67)
+// O^T += V^T P^T for a warp's dims: dims are the rows of the product, heads its columns. ldmatrix transposes while it
+// reads, so that a register has two keys of one dim:
+//   e2m1: the f16 that scores left; sums in units of 2^6
+//   e4m3: raw bytes, two dims at a time, then converted to f16 without their scales; those multiply the probabilities,
+//         relative to `unit`, a power of two that follows the largest scale so far; sums in units of it
 #pragma once
 
 #include "cuda/decode_attention/few_heads/scores.cuh"
 
 namespace megamla::cuda::few_heads {
 
-// [eight of heads][product][]: a lane's 16 dims, 2t and 2t + 1 in product t. They are neighbours; with fp8_584, whose
-// last 64 dims are another kind, 8 of each half of the warp's dims.
+// [eight of heads][16 dims t][]: of a lane dims 16 t + 2g (0, 1) and 16 t + 2g + 1 (2, 3), heads 2c and 2c + 1; of
+// bf16 dims 16 t + g and 16 t + 8 + g.
 template <int kEights>
-using Sums = float[kEights][8][4];
+using Sums = float[kEights][32 / kEights][4];
 
-// Two e4m3 scale bytes -> f16x2.
-__device__ __forceinline__ uint32_t e4m3_scale_pair(uint32_t first, uint32_t second) {
-  return ptx::low_e4m3_to_f16(first | second << 8);
-}
-// Two ue8m0 scale bytes -> bf16x2 of 2^(byte - 127 + 120 - 60); 120 undoes the bias of shifted codes.
-__device__ __forceinline__ uint32_t ue8m0_scale_pair(uint32_t first, uint32_t second) {
-  constexpr uint32_t kMost = 254 - (120 - kKeyShift);
-  constexpr uint32_t kBias = (120u - kKeyShift) << 7;
-  return (min(second, kMost) << 23) + (min(first, kMost) << 7) + (kBias << 16 | kBias);
-}
+constexpr int kNoUnit = -256;
+// Scales up to 2^kUnitSlack times the unit are let be: probabilities are below 2^8, and f16 ends at 2^16.
+constexpr int kUnitSlack = 7;
+constexpr int kUnitBelow = 5;  // a new unit lies so far below the largest scale
+constexpr int kLeastUnit = -112;
 
-// Code `byte` of four of key a and of four of key b -> bf16x2 of 2^-120 of their values. A byte is spread with its sign
-// to 16 bits, then all but the sign moves by 4.
-template <int kByte>
-__device__ __forceinline__ uint32_t e4m3_pair_to_bf16(uint32_t a, uint32_t b) {
-  return (ptx::permute_bytes<0xc480 + kByte * 0x1111>(a, b) << 4) & 0x87f087f0u;
+__device__ __forceinline__ uint32_t f16x2_max(uint32_t a, uint32_t b) {
+  uint32_t larger;
+  asm("max.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+  return larger;
 }
 
-template <int kEights>
+__device__ __forceinline__ uint32_t f16x2_to_bf16x2(uint32_t v) {
+  float low, high;
+  asm("{\n.reg .b16 l, h;\nmov.b32 {l, h}, %2;\ncvt.f32.f16 %0, l;\ncvt.f32.f16 %1, h;\n}\n"
+      : "=f"(low), "=f"(high)
+      : "r"(v));
+  return pack_bf16(low, high);
+}
+
+template <class First, class Second, int kEights>
 struct Values {
+  using A = Arena<First, Second, kEights>;
+  static constexpr int kTiles = 32 / kEights;
   const Lane& me;
   Sums<kEights>& o;
-  uint32_t tile;
-  const uint32_t (*probabilities)[kEights][32][2];
+  int& unit;
 
-  // A lane's keys of a step are 2c, 2c + 1, 2c + 8, 2c + 9: where the first two have a piece, and a step's distances.
-  template <class R>
-  struct Reader {
-    uint32_t data[2];
-    uint32_t scale;
-    __device__ Reader(uint32_t tile, int c, int piece, uint32_t piece_byte, int scale_byte)
-        : data{piece_address<R>(tile, 2 * c, piece) + piece_byte,
-               piece_address<R>(tile, 2 * c + 1, piece) + piece_byte},
-          scale(scale_address<R>(tile, 2 * c) + scale_byte) {}
-    __device__ __forceinline__ uint32_t data_at(int i) const { return data[i & 1] + (i >> 1) * 8 * RawTile<R>::kPitch; }
-    __device__ __forceinline__ uint32_t scale_at(int i) const {
-      return scale + ((i & 1) + (i >> 1) * 8) * RawTile<R>::kScalePitch;
-    }
-    __device__ __forceinline__ void advance() {
-      data[0] += 16 * RawTile<R>::kPitch, data[1] += 16 * RawTile<R>::kPitch, scale += 16 * RawTile<R>::kScalePitch;
-    }
-  };
-  __device__ __forceinline__ void take_probabilities(int step, uint2 (&b)[kEights]) const {
+  __device__ __forceinline__ void change_unit(int to) const {
+    if (unit != kNoUnit) {
+      const float factor = power_of_two(unit - to);
 #pragma unroll
-    for (int e = 0; e < kEights; ++e) b[e] = *reinterpret_cast<const uint2*>(probabilities[step][e][me.lane]);
-  }
-
-  __device__ __forceinline__ void run(format::Nvfp4_288, int steps) const {
-    Reader<format::Nvfp4_288> keys(tile, me.c, me.warp * kDimGroups + me.g / 2, me.g % 2 * 8, me.warp * 8 + me.g);
-#pragma unroll 1
-    for (int step = 0; step < steps; ++step, keys.advance()) {
-      uint2 b[kEights];
-      take_probabilities(step, b);
-      uint2 codes[4];
-      uint32_t bytes[4];
+      for (int e = 0; e < kEights; ++e) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        codes[i] = ptx::load_shared_2(keys.data_at(i));
-        bytes[i] = ptx::load_shared_u8(keys.scale_at(i));
-      }
-      const uint32_t scale[2] = {e4m3_scale_pair(bytes[0], bytes[1]), e4m3_scale_pair(bytes[2], bytes[3])};
+        for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
-      for (int quarter = 0; quarter < 4; ++quarter) {  // 4 dims
-        ptx::FragmentA first, second;
-#pragma unroll
-        for (int pair = 0; pair < 2; ++pair) {
-          const uint32_t x = quarter < 2 ? codes[2 * pair].x : codes[2 * pair].y;
-          const uint32_t y = quarter < 2 ? codes[2 * pair + 1].x : codes[2 * pair + 1].y;
-          const uint32_t both = __byte_perm(x, y, quarter % 2 == 0 ? 0x5140 : 0x7362);
-          const uint32_t even = even_e2m1_to_e4m3(both);
-          const uint32_t odd = odd_e2m1_to_e4m3(both);
-          first[2 * pair] = ptx::multiply_f16x2(ptx::low_e4m3_to_f16(even), scale[pair]);
-          first[2 * pair + 1] = ptx::multiply_f16x2(ptx::low_e4m3_to_f16(odd), scale[pair]);
-          second[2 * pair] = ptx::multiply_f16x2(ptx::high_e4m3_to_f16(even), scale[pair]);
-          second[2 * pair + 1] = ptx::multiply_f16x2(ptx::high_e4m3_to_f16(odd), scale[pair]);
-        }
-#pragma unroll
-        for (int e = 0; e < kEights; ++e) {
-          ptx::mma_f16(o[e][2 * quarter], first, b[e].x, b[e].y);
-          ptx::mma_f16(o[e][2 * quarter + 1], second, b[e].x, b[e].y);
+          for (int i = 0; i < 4; ++i) o[e][t][i] *= factor;
         }
       }
     }
+    unit = to;
   }
 
-  // 4 dims of 4 keys into products t and t + 1.
-  __device__ __forceinline__ void add_e4m3(const uint32_t (&codes)[4], const uint32_t (&scale)[2],
-                                           const uint2 (&b)[kEights], int t) const {
-    ptx::FragmentA first, second;
+  // b: probabilities of keys 2c, 2c + 1 and 2c + 8, 2c + 9.
+  __device__ __forceinline__ void run(format::Nvfp4_288, uint32_t, uint32_t wide, const uint2 (&b)[kEights]) const {
+    using W = Wide<kEights>;
+    const uint32_t row = wide + W::read(me.lane);
+    if (unit != kNibbleShift) change_unit(kNibbleShift);
 #pragma unroll
-    for (int pair = 0; pair < 2; ++pair) {
-      const uint32_t x = codes[2 * pair];
-      const uint32_t y = codes[2 * pair + 1];
-      first[2 * pair] = bf16x2_multiply(e4m3_pair_to_bf16<0>(x, y), scale[pair]);
-      first[2 * pair + 1] = bf16x2_multiply(e4m3_pair_to_bf16<1>(x, y), scale[pair]);
-      second[2 * pair] = bf16x2_multiply(e4m3_pair_to_bf16<2>(x, y), scale[pair]);
-      second[2 * pair + 1] = bf16x2_multiply(e4m3_pair_to_bf16<3>(x, y), scale[pair]);
+    for (int t = 0; t < kTiles; ++t) {
+      ptx::FragmentA a;
+      ptx::load_matrices_transposed((row ^ W::other_bits(t)) + W::distance(t), a);
+#pragma unroll
+      for (int e = 0; e < kEights; ++e) ptx::mma_f16(o[e][t], a, b[e].x, b[e].y);
     }
+  }
+
+  // The unit that the step's scales ask for. Lanes have 8 bytes each.
+  __device__ __forceinline__ void follow_scales(uint2 bytes) const {
+    constexpr uint32_t kEven = 0x00ff00ffu;
+    // Bytes are subnormal numbers of f16, too.
+    const uint32_t most =
+        f16x2_max(f16x2_max(bytes.x & kEven, bytes.x >> 8 & kEven), f16x2_max(bytes.y & kEven, bytes.y >> 8 & kEven));
+    const int scale = static_cast<int>(__reduce_max_sync(~0u, max(most & 0xffffu, most >> 16))) - 127;
+    if (scale > unit + kUnitSlack) change_unit(max(scale - kUnitBelow, kLeastUnit));
+  }
+  // Two scale bytes -> f16x2, relative to the unit; 0 for what is far below.
+  __device__ __forceinline__ uint32_t relative(uint32_t bytes) const {
+    const uint32_t least = static_cast<uint32_t>(unit + 127 - 15) * 0x10001u;
+    return f16x2_max(bytes, least) * 1024u - least * 1024u;
+  }
+  __device__ __forceinline__ void scale_probabilities(const uint2 (&b)[kEights], uint32_t low, uint32_t high,
+                                                      uint2 (&scaled)[kEights]) const {
+    low = relative(low), high = relative(high);
 #pragma unroll
     for (int e = 0; e < kEights; ++e) {
-      ptx::mma_bf16(o[e][t], first, b[e].x, b[e].y);
-      ptx::mma_bf16(o[e][t + 1], second, b[e].x, b[e].y);
+      scaled[e] = {ptx::multiply_f16x2(b[e].x, low), ptx::multiply_f16x2(b[e].y, high)};
     }
   }
 
-  __device__ __forceinline__ void run(format::Fp8_528, int steps) const {
-    Reader<format::Fp8_528> keys(tile, me.c, me.warp * 8 + me.g, 0, me.warp * kDimGroups + me.g / 2);
-#pragma unroll 1
-    for (int step = 0; step < steps; ++step, keys.advance()) {
-      uint2 b[kEights];
-      take_probabilities(step, b);
-      uint4 codes[4];
+  // Pieces 2 pair and 2 pair + 1, of 16 dims each.
+  template <class R>
+  __device__ __forceinline__ void add_e4m3(uint32_t row, int pair, const uint2 (&scaled)[kEights]) const {
+    uint32_t v[4];
+    ptx::load_matrices_transposed((row ^ ((pair & 3) << 5)) + (pair >> 2) * 128, v);
+#pragma unroll
+    for (int piece = 0; piece < 2; ++piece) {
+      const uint32_t low = __byte_perm(v[piece], 0, 0x3120);
+      const uint32_t high = __byte_perm(v[2 + piece], 0, 0x3120);
+      const ptx::FragmentA a = {ptx::low_e4m3_to_f16(low), ptx::high_e4m3_to_f16(low), ptx::low_e4m3_to_f16(high),
+                                ptx::high_e4m3_to_f16(high)};
+#pragma unroll
+      for (int e = 0; e < kEights; ++e) ptx::mma_f16(o[e][2 * pair + piece], a, scaled[e].x, scaled[e].y);
+    }
+  }
+  // Matrices are two pieces of keys 0 .. 7, then of keys 8 .. 15.
+  template <class R>
+  __device__ __forceinline__ uint32_t matrix_row(uint32_t raw) const {
+    return raw + R::place(me.lane % 8 + me.lane / 16 * 8, me.lane / 8 & 1);
+  }
+
+  __device__ __forceinline__ void run(format::Fp8_528, uint32_t raw, uint32_t, const uint2 (&b)[kEights]) const {
+    using R = Raw<format::Fp8_528, kEights>;
+    constexpr int kWords = 4 / kEights;  // of a key's scales
+    const uint32_t scales = raw + R::kScales;
+    follow_scales(ptx::load_shared_2(scales + me.lane * 8));
+    const uint32_t row = matrix_row<R>(raw);
+    const uint32_t mine = scales + 2 * me.c * R::kScalePitch + me.half * (4 * kWords);
+#pragma unroll
+    for (int w = 0; w < kWords; ++w) {
       uint32_t bytes[4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        codes[i] = ptx::load_shared(keys.data_at(i));
-        bytes[i] = ptx::load_shared_u8(keys.scale_at(i));
+      for (int k = 0; k < 4; ++k) bytes[k] = ptx::load_shared_1(mine + w * 4 + (k % 2 + k / 2 * 8) * R::kScalePitch);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const uint32_t low = __byte_perm(bytes[0], bytes[1], h == 0 ? 0x5410 : 0x7632);
+        const uint32_t high = __byte_perm(bytes[2], bytes[3], h == 0 ? 0x5410 : 0x7632);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          uint2 scaled[kEights];
+          scale_probabilities(b, low >> (8 * i) & 0x00ff00ffu, high >> (8 * i) & 0x00ff00ffu, scaled);
+          add_e4m3<R>(row, w * 4 + h * 2 + i, scaled);
+        }
       }
-      const uint32_t scale[2] = {ue8m0_scale_pair(bytes[0], bytes[1]), ue8m0_scale_pair(bytes[2], bytes[3])};
-      add_e4m3({codes[0].x, codes[1].x, codes[2].x, codes[3].x}, scale, b, 0);
-      add_e4m3({codes[0].y, codes[1].y, codes[2].y, codes[3].y}, scale, b, 2);
-      add_e4m3({codes[0].z, codes[1].z, codes[2].z, codes[3].z}, scale, b, 4);
-      add_e4m3({codes[0].w, codes[1].w, codes[2].w, codes[3].w}, scale, b, 6);
     }
   }
 
-  // Half of the warp's dims, 64 of one scale group.
-  template <int kHalf>
-  __device__ __forceinline__ void add_group(const Reader<format::Fp8_584>& keys, const uint2 (&b)[kEights]) const {
-    uint2 codes[4];
-    uint32_t bytes[4];
+  __device__ __forceinline__ void run(format::Fp8_584, uint32_t raw, uint32_t, const uint2 (&b)[kEights]) const {
+    using R = Raw<format::Fp8_584, kEights>;
+    const uint32_t scales = raw + R::kScales;
+    uint2 all = ptx::load_shared_2(scales + me.lane % 16 * 8);
+    all.y &= 0x00ffffffu;  // the last byte is padding
+    follow_scales(all);
+    const uint32_t row = matrix_row<R>(raw);
+    const uint32_t mine = scales + 2 * me.c * R::kScalePitch + me.half * 4;
+    constexpr int kWords = 2 / kEights;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      codes[i] = ptx::load_shared_2(keys.data_at(i));
-      bytes[i] = ptx::load_shared_u8(keys.scale_at(i));
+    for (int w = 0; w < kWords; ++w) {
+      uint32_t bytes[4];
+#pragma unroll
+      for (int k = 0; k < 4; ++k) bytes[k] = ptx::load_shared_1(mine + w * 4 + (k % 2 + k / 2 * 8) * R::kScalePitch);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {  // 64 dims
+        if (w + 1 == kWords && i == 3 && (kEights == 1 || me.half == 1)) {
+          add_bf16<R>(row, b);
+        } else {
+          const uint32_t selector = i < 2 ? 0x5410 : 0x7632;
+          uint2 scaled[kEights];
+          scale_probabilities(b, __byte_perm(bytes[0], bytes[1], selector) >> (i % 2 * 8) & 0x00ff00ffu,
+                              __byte_perm(bytes[2], bytes[3], selector) >> (i % 2 * 8) & 0x00ff00ffu, scaled);
+          add_e4m3<R>(row, (w * 4 + i) * 2, scaled);
+          add_e4m3<R>(row, (w * 4 + i) * 2 + 1, scaled);
+        }
+      }
     }
-    const uint32_t scale[2] = {ue8m0_scale_pair(bytes[0], bytes[1]), ue8m0_scale_pair(bytes[2], bytes[3])};
-    add_e4m3({codes[0].x, codes[1].x, codes[2].x, codes[3].x}, scale, b, kHalf * 4);
-    add_e4m3({codes[0].y, codes[1].y, codes[2].y, codes[3].y}, scale, b, kHalf * 4 + 2);
   }
-  // The rotated dims.
-  __device__ __forceinline__ void add_bf16(const Reader<format::Fp8_584>& keys, const uint2 (&b)[kEights]) const {
-    constexpr uint32_t kShift = static_cast<uint32_t>(127 - kKeyShift) << 7;
-    uint4 v[4];
+  // The rotated dims: the warp's last 64.
+  template <class R>
+  __device__ __forceinline__ void add_bf16(uint32_t row, const uint2 (&b)[kEights]) const {
+    const uint32_t factor = __float_as_uint(power_of_two(-unit)) >> 16;
+    uint2 scaled[kEights];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) v[i] = ptx::load_shared(keys.data_at(i));
+    for (int e = 0; e < kEights; ++e) {
+      scaled[e] = {bf16x2_multiply(f16x2_to_bf16x2(b[e].x), bf16x2_both(factor)),
+                   bf16x2_multiply(f16x2_to_bf16x2(b[e].y), bf16x2_both(factor))};
+    }
 #pragma unroll
     for (int t = 0; t < 4; ++t) {
+      const int pair = (kTiles - 4) / 2 + t;  // of pieces
       ptx::FragmentA a;
+      ptx::load_matrices_transposed((row ^ ((pair & 3) << 5)) + (pair >> 2) * 128, a);
 #pragma unroll
-      for (int pair = 0; pair < 2; ++pair) {
-        const uint4& v0 = v[2 * pair];
-        const uint4& v1 = v[2 * pair + 1];
-        const uint32_t x = t == 0 ? v0.x : t == 1 ? v0.y : t == 2 ? v0.z : v0.w;
-        const uint32_t y = t == 0 ? v1.x : t == 1 ? v1.y : t == 2 ? v1.z : v1.w;
-        a[2 * pair] = bf16x2_multiply(__byte_perm(x, y, 0x5410), bf16x2_both(kShift));
-        a[2 * pair + 1] = bf16x2_multiply(__byte_perm(x, y, 0x7632), bf16x2_both(kShift));
-      }
-#pragma unroll
-      for (int e = 0; e < kEights; ++e) ptx::mma_bf16(o[e][4 + t], a, b[e].x, b[e].y);
-    }
-  }
-  __device__ __forceinline__ void run(format::Fp8_584, int steps) const {
-    using Keys = Reader<format::Fp8_584>;
-    const bool rope = me.warp + 1 == kWarps;
-    Keys low(tile, me.c, me.warp * 8 + me.g / 2, me.g % 2 * 8, me.warp * 2);
-    Keys high = rope ? Keys(tile, me.c, format::kNopeDim / 16 + me.g, 0, 0)
-                     : Keys(tile, me.c, me.warp * 8 + 4 + me.g / 2, me.g % 2 * 8, me.warp * 2 + 1);
-#pragma unroll 1
-    for (int step = 0; step < steps; ++step, low.advance(), high.advance()) {
-      uint2 b[kEights];
-      take_probabilities(step, b);
-      add_group<0>(low, b);
-      if (rope) {
-        add_bf16(high, b);
-      } else {
-        add_group<1>(high, b);
-      }
+      for (int e = 0; e < kEights; ++e) ptx::mma_bf16(o[e][kTiles - 4 + t], a, scaled[e].x, scaled[e].y);
     }
   }
 };
