@@ -8,6 +8,7 @@
 #include <functional>
 #include <random>
 
+#include "plan/divisor.hpp"
 #include "support/tensor_buffer.hpp"
 
 namespace megamla::test {
@@ -20,6 +21,27 @@ void expect_refused(const std::string& op, const std::string& argument, megamla_
   const std::string wanted = op + ": " + argument + ": expected ";
   EXPECT_EQ(message.compare(0, wanted.size(), wanted), 0) << message << "\n instead of " << wanted << "...";
   EXPECT_NE(message.find(", got "), std::string::npos) << message;
+}
+
+TEST(Divisor, EveryQuotientBelowTwoToThe31) {
+  std::mt19937_64 random(3);
+  std::vector<int64_t> values = {1, 2, 3, 5, 7, 31, 32, 33, 641, 65535, 65536, 65537, INT32_MAX - 1, INT32_MAX};
+  for (int bits = 2; bits < 31; ++bits) {
+    const int64_t power = int64_t{1} << bits;
+    values.insert(values.end(), {power - 1, power, power + 1, power + static_cast<int64_t>(random() % power)});
+  }
+  for (const int64_t value : values) {
+    const plan::Divisor divisor(value);
+    const auto expect = [&](int64_t n) {
+      if (n < 0 || n > INT32_MAX) return;
+      ASSERT_EQ(divisor.quotient(static_cast<uint32_t>(n)), n / value) << n << " / " << value;
+    };
+    for (int64_t i = 0; i < 100; ++i) {  // both sides of multiples, where a quotient steps
+      const int64_t multiple = static_cast<int64_t>(random() % (INT32_MAX / value + 1)) * value;
+      for (const int64_t n : {multiple - 1, multiple, multiple + 1}) expect(n);
+    }
+    for (const int64_t n : {int64_t{0}, int64_t{INT32_MAX}, INT32_MAX / value * value - 1}) expect(n);
+  }
 }
 
 TEST(SplitBatch, FirstLongQueryStartsThePrefills) {

@@ -1,84 +1,167 @@
-// The index transforms. A list of hundreds of columns has a block of its own, a window list a warp.
+// The index transforms. A thread makes four neighbouring columns at a time; a list of hundreds of columns has a block
+// of its own, a window list a warp. Everything that does not wait for something else is read at once, and columns are
+// counted in 32 bits: with few tokens these ops are as fast as their chain of reads and instructions.
 #include <algorithm>
 
 #include "core/tensor.hpp"
 #include "cuda/index_ops.hpp"
 #include "cuda/launch.hpp"
 #include "cuda/ptx/grid.cuh"
+#include "cuda/vector_access.cuh"
+#include "plan/divisor.hpp"
 #include "plan/index_elements.hpp"
 
 namespace megamla::cuda {
 namespace {
 
-constexpr int kThreads = 128;
 constexpr int kLanes = 32;
-constexpr int kWarps = kThreads / kLanes;
 constexpr unsigned kFullWarp = 0xffffffffU;
-constexpr int kUnroll = 4;  // columns of a thread that are on their way at once
+constexpr int kQuad = 4;          // columns of a thread
+constexpr int kMaxThreads = 256;  // of a block that makes a row
 
 // Row i of a matrix; a matrix without columns may have no memory at all, and is not read.
 template <class T>
 struct Matrix {
   T* data;
-  int64_t stride, columns;
+  int64_t stride;
+  int columns;
+  bool aligned;  // all rows begin at a multiple of 16 bytes
 
   __device__ T* row(int64_t i) const { return data + i * stride; }
 };
 template <class T>
 Matrix<T> matrix(const megamla_tensor& t) {
-  return {data<T>(t), t.stride[0], t.shape[1]};
+  return {data<T>(t), t.stride[0], static_cast<int>(t.shape[1]), rows_aligned(t.data, 4 * t.stride[0])};
 }
 
-struct Table {
-  Matrix<const int32_t> entries;
-  int64_t page_size, num_pages;
-
-  __device__ plan::PageTable of(int64_t request) const {
-    return {entries.row(request), entries.columns, page_size, num_pages};
-  }
+struct Quad {
+  int32_t x[kQuad];
 };
-// num_pages 0 = not checked.
-Table page_table(const megamla_tensor& block_table, int64_t page_size, int64_t num_pages) {
-  return {matrix<const int32_t>(block_table), page_size, num_pages > 0 ? num_pages : plan::kUncheckedPages};
-}
 
-plan::RaggedBatch ragged_batch(const megamla_tensor& query_start_loc, const megamla_tensor& seq_lens) {
-  return {data<const int32_t>(query_start_loc), data<const int32_t>(seq_lens), seq_lens.shape[0]};
-}
-
-// Steps of this many requests at most are searched in shared memory: a search is a chain of reads, each of which takes
-// a tenth of the time there.
-constexpr int kNearRequests = 1024;
-
-// The batch, by all threads of the block; its lists lie in shared memory where they fit.
-__device__ plan::RaggedBatch near_batch(plan::RaggedBatch batch) {
-  __shared__ int32_t query_start_loc[kNearRequests + 1];
-  __shared__ int32_t seq_lens[kNearRequests];
-  if (batch.num_requests > kNearRequests) return batch;
-  const auto requests = static_cast<int>(batch.num_requests);
-  for (int i = static_cast<int>(threadIdx.x); i <= requests; i += kThreads) {
-    query_start_loc[i] = __ldg(batch.query_start_loc + i);
-    if (i < requests) seq_lens[i] = __ldg(batch.seq_lens + i);
+// Columns `first` and on of a row; -1 where there are none.
+__device__ Quad load_quad(const int32_t* row, int first, int columns, bool aligned) {
+  if (aligned && first + kQuad <= columns) {
+    const int4 quad = __ldg(reinterpret_cast<const int4*>(row + first));
+    return {{quad.x, quad.y, quad.z, quad.w}};
   }
-  __syncthreads();
-  return {query_start_loc, seq_lens, batch.num_requests};
-}
-
-LaunchShape shape_of(int64_t blocks, int device) {
-  return overlapping({std::min<int64_t>(blocks, 64 * multiprocessors(device)), kThreads});
-}
-
-// Sum over the block, for thread 0.
-__device__ int block_sum(int value) {
-  __shared__ int of_warp[kWarps];
-  value = __reduce_add_sync(kFullWarp, value);
-  if (threadIdx.x % kLanes == 0) of_warp[threadIdx.x / kLanes] = value;
-  __syncthreads();
-  int sum = 0;
+  Quad quad;
 #pragma unroll
-  for (int w = 0; w < kWarps; ++w) sum += of_warp[w];
-  __syncthreads();
-  return sum;
+  for (int i = 0; i < kQuad; ++i) quad.x[i] = first + i < columns ? __ldg(row + first + i) : -1;
+  return quad;
+}
+__device__ void store_quad(int32_t* row, int first, int columns, bool aligned, const Quad& quad) {
+  if (aligned && first + kQuad <= columns) {
+    *reinterpret_cast<int4*>(row + first) = {quad.x[0], quad.x[1], quad.x[2], quad.x[3]};
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < kQuad; ++i) {
+    if (first + i < columns) row[first + i] = quad.x[i];
+  }
+}
+
+// A block table. Rows of a request are below 2^31: what a request's rows are called is an int32.
+struct Table {
+  const int32_t* entries;
+  int64_t stride;
+  plan::Divisor page_size;
+  uint32_t rows;       // of a request: behind them the table ends
+  uint32_t num_pages;  // an entry at or beyond it names no page
+};
+Table page_table(const megamla_tensor& block_table, int64_t page_size, int64_t num_pages) {
+  constexpr int64_t kAll = int64_t{1} << 31;  // more than any int32
+  const int64_t columns = std::min(block_table.shape[1], kAll);
+  return {data<const int32_t>(block_table), block_table.stride[0], plan::Divisor(page_size),
+          static_cast<uint32_t>(std::min(columns * page_size, kAll)),
+          static_cast<uint32_t>(num_pages > 0 ? num_pages : kAll)};  // 0 = not checked
+}
+
+// Slots of four rows of a request, as plan::slot_id_of finds them; -1 for all that is not below `rows`. The entries are
+// asked for together.
+__device__ Quad slots_of(const Table& table, const int32_t* entries, const Quad& local, uint32_t rows) {
+  uint32_t entry[kQuad];
+  uint32_t row[kQuad];
+#pragma unroll
+  for (int i = 0; i < kQuad; ++i) {
+    const auto l = static_cast<uint32_t>(local.x[i]);
+    const uint32_t column = table.page_size.quotient(l);
+    row[i] = l - column * table.page_size.value;
+    entry[i] = l < rows ? static_cast<uint32_t>(__ldg(entries + column)) : 0xffffffffU;
+  }
+  Quad slots;
+#pragma unroll
+  for (int i = 0; i < kQuad; ++i) {
+    const uint64_t slot = uint64_t{entry[i]} * table.page_size.value + row[i];
+    slots.x[i] = entry[i] < table.num_pages && slot <= INT32_MAX ? static_cast<int32_t>(slot) : -1;
+  }
+  return slots;
+}
+
+// A step's tokens, and whose query a token is likely to be of: most steps have as many tokens of each request, or one.
+struct Batch {
+  plan::RaggedBatch lists;
+  plan::Divisor tokens_each;
+};
+Batch ragged_batch(const megamla_tensor& query_start_loc, const megamla_tensor& seq_lens, int64_t tokens) {
+  const int64_t requests = seq_lens.shape[0];
+  const bool even = requests > 0 && tokens >= requests && tokens % requests == 0;
+  return {{data<const int32_t>(query_start_loc), data<const int32_t>(seq_lens), requests},
+          plan::Divisor(even ? tokens / requests : 1)};
+}
+
+// A request, and what the lists say of it.
+struct Found {
+  int64_t request;  // -1: none
+  plan::Query query;
+  int32_t extra;  // its element of a list that the caller names
+};
+
+__device__ Found request_at(const plan::RaggedBatch& lists, int64_t request, const int32_t* extra) {
+  return {request,
+          {__ldg(lists.query_start_loc + request), __ldg(lists.query_start_loc + request + 1),
+           __ldg(lists.seq_lens + request)},
+          extra == nullptr ? 0 : __ldg(extra + request)};
+}
+
+// The request of a token between the first and the last query's bounds, by all lanes: 32 requests are tried at once.
+__device__ int64_t search(const plan::RaggedBatch& lists, int64_t token) {
+  const auto lane = static_cast<int>(threadIdx.x) % kLanes;
+  int64_t low = 0;  // query_start(low) <= token < query_start(high), all the way
+  int64_t high = lists.num_requests;
+  while (high - low > 1) {
+    const int64_t step = (high - low + kLanes - 1) / kLanes;
+    const int64_t probe = low + (lane + 1) * step;
+    const bool behind = probe < high && __ldg(lists.query_start_loc + probe) <= token;
+    const int passed = __ffs(static_cast<int>(~__ballot_sync(kFullWarp, behind))) - 1;
+    high = min(low + (passed + 1) * step, high);
+    low += passed * step;
+  }
+  return low;
+}
+
+// The request whose query holds a token (plan::RaggedBatch::request_of; of lists that descend somewhere, one of
+// several). Token `index` of the step, counted from the first query's start (`from_start`) or as query_start_loc does.
+// All lanes of a warp ask for the same one. `extra`: a list with an element for each request, or null.
+__device__ Found find_request(const Batch& batch, int64_t index, bool from_start, const int32_t* extra,
+                              int64_t& token) {
+  const plan::RaggedBatch& lists = batch.lists;
+  if (lists.num_requests == 0) return {-1, {0, 0, 0}, 0};
+  const int64_t guess = min(int64_t{batch.tokens_each.quotient(static_cast<uint32_t>(index))}, lists.num_requests - 1);
+  const Found likely = request_at(lists, guess, extra);
+  const int64_t first = __ldg(lists.query_start_loc);
+  const int64_t end = __ldg(lists.query_start_loc + lists.num_requests);
+  token = from_start ? first + index : index;
+  if (token < first || token >= end) return {-1, {0, 0, 0}, 0};
+  if (likely.query.holds(token)) return likely;
+  return request_at(lists, search(lists, token), extra);
+}
+
+int threads_for(int64_t columns) {
+  const int64_t threads = (columns + kQuad - 1) / kQuad;
+  return static_cast<int>(std::clamp<int64_t>((threads + kLanes - 1) / kLanes * kLanes, kLanes, kMaxThreads));
+}
+LaunchShape shape_of(int64_t blocks, int threads, int device) {
+  return overlapping({std::min<int64_t>(blocks, 64 * multiprocessors(device)), threads});
 }
 
 struct TopkToSlots {
@@ -91,38 +174,39 @@ struct TopkToSlots {
   int32_t* lens;
 };
 
-__global__ void __launch_bounds__(kThreads) topk_to_slots_rows(const TopkToSlots a) {
+__global__ void __launch_bounds__(kMaxThreads) topk_to_slots_rows(const TopkToSlots a) {
+  __shared__ int of_warp[2][kMaxThreads / kLanes];  // in turn, so that a row waits for no reader of the one before
   ptx::follow_previous();
-  for (int64_t token = blockIdx.x; token < a.tokens; token += gridDim.x) {
+  int turn = 0;
+  for (int64_t token = blockIdx.x; token < a.tokens; token += gridDim.x, turn ^= 1) {
     const int64_t request = __ldg(a.token_to_req + token);
-    const bool valid =
-        (a.is_valid_token == nullptr || __ldg(a.is_valid_token + token) != 0) && request >= 0 && request < a.requests;
-    const plan::PageTable table = a.table.of(valid ? request : 0);
+    const bool marked = a.is_valid_token == nullptr || __ldg(a.is_valid_token + token) != 0;
+    const bool valid = marked && request >= 0 && request < a.requests;
+    const uint32_t rows = valid ? a.table.rows : 0;
+    const int32_t* entries = a.table.entries + (valid ? request : 0) * a.table.stride;
     const int32_t* topk = a.topk.row(token);
-    int32_t* slots = a.slots.row(token);
     int count = 0;
-    for (int64_t first = threadIdx.x; first < a.topk.columns; first += kUnroll * kThreads) {
-      int32_t local[kUnroll];  // read before anything depends on the request
+    for (int first = kQuad * static_cast<int>(threadIdx.x); first < a.topk.columns;
+         first += kQuad * static_cast<int>(blockDim.x)) {
+      const Quad local = load_quad(topk, first, a.topk.columns, a.topk.aligned);
+      const Quad slots = slots_of(a.table, entries, local, rows);
+      store_quad(a.slots.row(token), first, a.slots.columns, a.slots.aligned, slots);
 #pragma unroll
-      for (int i = 0; i < kUnroll; ++i) {
-        local[i] = first + i * kThreads < a.topk.columns ? __ldg(topk + first + i * kThreads) : -1;
-      }
-#pragma unroll
-      for (int i = 0; i < kUnroll; ++i) {
-        if (first + i * kThreads >= a.topk.columns) break;
-        const int32_t slot = valid ? plan::slot_id_of(table, local[i]) : -1;
-        slots[first + i * kThreads] = slot;
-        count += slot >= 0 ? 1 : 0;
-      }
+      for (int i = 0; i < kQuad; ++i) count += slots.x[i] >= 0 ? 1 : 0;  // none behind the last column: -1
     }
-    count = block_sum(count);
-    if (threadIdx.x == 0) a.lens[token] = count;
+    count = __reduce_add_sync(kFullWarp, count);
+    if (threadIdx.x % kLanes == 0) of_warp[turn][threadIdx.x / kLanes] = count;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      for (int w = 1; w < static_cast<int>(blockDim.x) / kLanes; ++w) count += of_warp[turn][w];
+      a.lens[token] = count;
+    }
   }
 }
 
 struct CombineTopkSwa {
   Matrix<const int32_t> topk;
-  plan::RaggedBatch batch;
+  Batch batch;
   const int32_t* gather_lens;
   int64_t rows, window, compress_ratio;
   plan::WorkspaceLayout layout;
@@ -130,24 +214,58 @@ struct CombineTopkSwa {
   int32_t* lens;
 };
 
-__global__ void __launch_bounds__(kThreads) combine_topk_swa_rows(const CombineTopkSwa a) {
+// plan::combined_index for every column of a row: the first `compressed` are `request_base` + the top-k row if that is
+// below `compressed_rows`, those from window_begin to window_end - 1 are `window_base` + the column, the others -1.
+// Indices fit an int32: m * requests does.
+struct CombinedColumns {
+  int compressed, window_begin, window_end;
+  uint32_t compressed_rows, request_base, window_base;
+
+  __device__ CombinedColumns(const plan::CombinedRow& row, plan::WorkspaceLayout layout, int columns)
+      : compressed(static_cast<int>(row.compressed)),
+        compressed_rows(static_cast<uint32_t>(layout.n)),
+        request_base(static_cast<uint32_t>(layout.m * row.request)) {
+    // Column c is workspace row c + shift, which must lie in [n, m).
+    const int64_t shift = row.window_row - row.compressed;
+    window_begin = static_cast<int>(min(max(row.compressed, layout.n - shift), int64_t{columns}));
+    window_end = static_cast<int>(max(min(min(row.length(), layout.m - shift), int64_t{columns}), int64_t{0}));
+    window_base = request_base + static_cast<uint32_t>(shift);
+  }
+  __device__ int32_t at(int column, int32_t topk) const {
+    if (column < compressed) {
+      return static_cast<uint32_t>(topk) < compressed_rows ? static_cast<int32_t>(request_base + topk) : -1;
+    }
+    return column >= window_begin && column < window_end ? static_cast<int32_t>(window_base + column) : -1;
+  }
+};
+
+__global__ void __launch_bounds__(kMaxThreads) combine_topk_swa_rows(const CombineTopkSwa a) {
   ptx::follow_previous();
-  const plan::RaggedBatch batch = near_batch(a.batch);
   for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
-    const plan::CombinedRow combined = plan::combined_row(batch, a.gather_lens, batch.query_start(0) + row, a.window,
-                                                          a.compress_ratio, a.topk.columns, a.layout);
-    const int32_t* topk = a.topk.row(row);
-    int32_t* indices = a.indices.row(row);
-#pragma unroll 4
-    for (int64_t column = threadIdx.x; column < a.indices.columns; column += kThreads) {
-      indices[column] = plan::combined_index(combined, topk, column, a.layout);
+    int first = kQuad * static_cast<int>(threadIdx.x);
+    Quad topk = load_quad(a.topk.row(row), first, a.topk.columns, a.topk.aligned);
+    int64_t token = 0;
+    const Found found = find_request(a.batch, row, true, a.gather_lens, token);
+    plan::CombinedRow combined{-1, 0, 0, 0};
+    if (found.request >= 0) {
+      combined = plan::combined_row(found.request, found.query, found.extra, token, a.window, a.compress_ratio,
+                                    a.topk.columns, a.layout);
+    }
+    const CombinedColumns columns(combined, a.layout, a.indices.columns);
+    while (first < a.indices.columns) {
+      Quad indices;
+#pragma unroll
+      for (int i = 0; i < kQuad; ++i) indices.x[i] = columns.at(first + i, topk.x[i]);
+      store_quad(a.indices.row(row), first, a.indices.columns, a.indices.aligned, indices);
+      first += kQuad * static_cast<int>(blockDim.x);
+      topk = load_quad(a.topk.row(row), first, a.topk.columns, a.topk.aligned);
     }
     if (threadIdx.x == 0) a.lens[row] = static_cast<int32_t>(combined.length());
   }
 }
 
 struct SwaMetadata {
-  plan::RaggedBatch batch;
+  Batch batch;
   const int64_t* slot_mapping;
   int64_t tokens;
   Table table;
@@ -164,36 +282,41 @@ struct SwaMetadata {
   int64_t prefills;
 };
 
+constexpr int kTokenWarps = 4;  // of a block, with a token each
+constexpr int kThreads = kTokenWarps * kLanes;
+
 // A decode token's list, by all lanes; its length.
-__device__ int list_window(const SwaMetadata& a, const plan::RaggedBatch& batch, int64_t token, int64_t request,
-                           bool valid) {
-  const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  int32_t* slots = a.indices.row(token);
+__device__ int list_window(const SwaMetadata& a, int64_t token, const Found& found, bool valid) {
+  const auto lane = static_cast<int>(threadIdx.x) % kLanes;
   plan::PositionRange window{0, 0};
-  plan::PageTable table;
-  if (valid && request >= 0 && request < a.num_decodes) {
-    const int64_t replay_start = a.replay_start == nullptr ? 0 : __ldg(a.replay_start + request);
-    window = plan::decode_window(batch, request, token, a.rule, replay_start);
-    table = a.table.of(request);
+  const int32_t* entries = a.table.entries;
+  if (valid && found.request >= 0 && found.request < a.num_decodes) {
+    window = plan::decode_window(found.query, token, a.rule, found.extra);
+    entries += found.request * a.table.stride;
   }
-  const int64_t length = min(window.length, a.indices.columns);
-#pragma unroll 4
-  for (int64_t i = lane; i < a.indices.columns; i += kLanes) {
-    slots[i] = i < length ? plan::slot_id_of(table, window.start + i) : -1;
+  const auto length = static_cast<int>(min(window.length, int64_t{a.indices.columns}));
+  const auto start = static_cast<int>(window.start);  // a window that is not empty lies below seq_len
+  for (int first = kQuad * lane; first < a.indices.columns; first += kQuad * kLanes) {
+    Quad local;
+#pragma unroll
+    for (int i = 0; i < kQuad; ++i) local.x[i] = first + i < length ? start + first + i : -1;
+    store_quad(a.indices.row(token), first, a.indices.columns, a.indices.aligned,
+               slots_of(a.table, entries, local, a.table.rows));
   }
-  return static_cast<int>(length);
+  return length;
 }
 
-__device__ void describe_token(const SwaMetadata& a, const plan::RaggedBatch& batch, int64_t token) {
+__device__ void describe_token(const SwaMetadata& a, int64_t index) {
   const bool first_lane = threadIdx.x % kLanes == 0;
-  const bool valid = token < a.tokens && __ldg(reinterpret_cast<const long long*>(a.slot_mapping) + token) >= 0;
-  const int64_t request = batch.request_of(token);
-  if (token < a.listed_tokens && first_lane) a.token_to_req[token] = static_cast<int32_t>(request);
-  if (token >= a.tokens) return;
-  const int length = token < a.decode_tokens ? list_window(a, batch, token, request, valid) : 0;
+  const bool valid = index < a.tokens && __ldg(reinterpret_cast<const long long*>(a.slot_mapping) + index) >= 0;
+  int64_t token = index;
+  const Found found = find_request(a.batch, index, false, a.replay_start, token);
+  if (index < a.listed_tokens && first_lane) a.token_to_req[index] = static_cast<int32_t>(found.request);
+  if (index >= a.tokens) return;
+  const int length = index < a.decode_tokens ? list_window(a, index, found, valid) : 0;
   if (first_lane) {
-    a.is_valid_token[token] = valid ? 1 : 0;
-    a.lens[token] = length;
+    a.is_valid_token[index] = valid ? 1 : 0;
+    a.lens[index] = length;
   }
 }
 
@@ -201,16 +324,16 @@ __device__ void describe_token(const SwaMetadata& a, const plan::RaggedBatch& ba
 __global__ void __launch_bounds__(kThreads) swa_metadata_items(const SwaMetadata a) {
   ptx::follow_previous();
   const int64_t tokens = max(a.tokens, a.listed_tokens);
-  const int64_t token_blocks = (tokens + kWarps - 1) / kWarps;
+  const int64_t token_blocks = (tokens + kTokenWarps - 1) / kTokenWarps;
   const int64_t prefill_blocks = (a.prefills + kThreads - 1) / kThreads;
-  const plan::RaggedBatch batch = near_batch(a.batch);
   for (int64_t block = blockIdx.x; block < token_blocks + prefill_blocks; block += gridDim.x) {
     if (block < token_blocks) {
-      const int64_t token = block * kWarps + threadIdx.x / kLanes;
-      if (token < tokens) describe_token(a, batch, token);
+      const int64_t token = block * kTokenWarps + threadIdx.x / kLanes;
+      if (token < tokens) describe_token(a, token);
     } else {
       const int64_t i = (block - token_blocks) * kThreads + threadIdx.x;
-      if (i < a.prefills) a.prefill_gather_lens[i] = plan::prefill_gather_len(batch, a.num_decodes + i, a.rule.window);
+      if (i < a.prefills)
+        a.prefill_gather_lens[i] = plan::prefill_gather_len(a.batch.lists.query(a.num_decodes + i), a.rule.window);
     }
   }
 }
@@ -227,13 +350,14 @@ Status topk_to_slots(const megamla_topk_to_slots_params& p, const megamla_exec& 
   a.requests = p.block_table.shape[0];
   a.slots = matrix<int32_t>(p.slots);
   a.lens = data<int32_t>(p.lens);
-  return launch("topk_to_slots", shape_of(a.tokens, p.topk.cuda_device), exec.stream, topk_to_slots_rows, a);
+  return launch("topk_to_slots", shape_of(a.tokens, threads_for(a.topk.columns), p.topk.cuda_device), exec.stream,
+                topk_to_slots_rows, a);
 }
 
 Status combine_topk_swa(const megamla_combine_topk_swa_params& p, const megamla_exec& exec) {
   CombineTopkSwa a{};
   a.topk = matrix<const int32_t>(p.topk);
-  a.batch = ragged_batch(p.query_start_loc, p.seq_lens);
+  a.batch = ragged_batch(p.query_start_loc, p.seq_lens, p.indices.shape[0]);
   a.gather_lens = data<const int32_t>(p.gather_lens);
   a.rows = p.indices.shape[0];
   a.window = p.window;
@@ -241,12 +365,13 @@ Status combine_topk_swa(const megamla_combine_topk_swa_params& p, const megamla_
   a.layout = {p.m, p.n};
   a.indices = matrix<int32_t>(p.indices);
   a.lens = data<int32_t>(p.lens);
-  return launch("combine_topk_swa", shape_of(a.rows, p.topk.cuda_device), exec.stream, combine_topk_swa_rows, a);
+  return launch("combine_topk_swa", shape_of(a.rows, threads_for(a.indices.columns), p.topk.cuda_device), exec.stream,
+                combine_topk_swa_rows, a);
 }
 
 Status swa_metadata(const megamla_swa_metadata_params& p, const megamla_exec& exec) {
   SwaMetadata a{};
-  a.batch = ragged_batch(p.query_start_loc, p.seq_lens);
+  a.batch = ragged_batch(p.query_start_loc, p.seq_lens, p.slot_mapping.shape[0]);
   a.slot_mapping = data<const int64_t>(p.slot_mapping);
   a.tokens = p.slot_mapping.shape[0];
   a.table = page_table(p.block_table, p.page_size, p.num_pages);
@@ -262,8 +387,8 @@ Status swa_metadata(const megamla_swa_metadata_params& p, const megamla_exec& ex
   a.prefill_gather_lens = data<int32_t>(p.prefill_gather_lens);
   a.prefills = p.prefill_gather_lens.shape[0];
   const int64_t tokens = std::max(a.tokens, a.listed_tokens);
-  const int64_t blocks = (tokens + kWarps - 1) / kWarps + (a.prefills + kThreads - 1) / kThreads;
-  return launch("swa_metadata", shape_of(blocks, p.seq_lens.cuda_device), exec.stream, swa_metadata_items, a);
+  const int64_t blocks = (tokens + kTokenWarps - 1) / kTokenWarps + (a.prefills + kThreads - 1) / kThreads;
+  return launch("swa_metadata", shape_of(blocks, kThreads, p.seq_lens.cuda_device), exec.stream, swa_metadata_items, a);
 }
 
 }  // namespace megamla::cuda

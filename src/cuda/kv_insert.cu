@@ -1,24 +1,27 @@
-// A warp writes kRows rows. Dims without rotation: every row in turn, 16 dims a lane. The rotated 64 dims: all rows at
-// once, four lanes a row, so that the rotation does not keep 28 lanes waiting; where a row goes, all at once, too.
+// Two ways, by the number of rows. Few: a block writes a row, four dims a thread, so that little waits for anything.
+// Many: a warp writes eight rows, which it asks for all at once; of the dims without rotation every row in turn, 16
+// dims a lane, of the rotated 64 dims all rows at once, four lanes a row, so that the rotation does not keep 28 lanes
+// waiting.
 #include <algorithm>
+#include <type_traits>
 
 #include "core/tensor.hpp"
 #include "cuda/kv_insert.hpp"
 #include "cuda/launch.hpp"
 #include "cuda/ptx/grid.cuh"
+#include "cuda/ptx/sync.cuh"
 #include "cuda/record_encode.cuh"
 #include "cuda/vector_access.cuh"
 #include "format/page.hpp"
 #include "format/rope.hpp"
+#include "plan/divisor.hpp"
 #include "plan/insert_rows.hpp"
 
 namespace megamla::cuda {
 namespace {
 
-constexpr int kWarps = 8;  // of a block
-constexpr int kBlocksPerSm = 3;
 constexpr int kLanes = 32;
-constexpr int kPartBytes = 2 * kPartDims;
+constexpr int kRowBytes = 2 * format::kHeadDim;
 
 struct InsertArgs {
   const uint16_t* latent;
@@ -30,62 +33,88 @@ struct InsertArgs {
   bool cos_sin_aligned;
   const int64_t* slots;
   megamla_kv_cache cache;
+  plan::Divisor page_size;
   format::PageGeometry geometry;
   plan::InsertRule rule;
   int64_t rows;
   unsigned long long* skipped;  // null: not counted
 };
 
-// A part's codes and scale to their places. `there`: this lane stores; all lanes of the warp call.
-template <class Part>
-__device__ void store_part(format::Fp8_528, const Part& part, int p, format::SlotBytes<uint8_t> to, bool there) {
-  constexpr int kShare = format::Fp8_528::kScaleGroup / kPartDims;
-  const E4m3Part encoded = encode_e4m3<kShare>(part);
-  if (!there) return;
-  reinterpret_cast<uint4*>(to.data)[p] = encoded.codes;
-  if (p % kShare == 0) to.scale[p / kShare] = encoded.scale;
+// --- where a row goes ---
+
+struct Target {
+  format::SlotBytes<uint8_t> bytes;  // null: nothing is written
+  int64_t table_row;
+  bool refused;
+};
+
+__device__ Target find_target(const InsertArgs& a, int64_t row) {
+  const int64_t slot = __ldg(reinterpret_cast<const long long*>(a.slots) + row);
+  const int64_t position = a.positions.data == nullptr ? 0 : a.positions[row];
+  const plan::InsertTarget target = plan::insert_target(a.rule, slot, position);
+  if (target.slot < 0) return {{nullptr, nullptr}, 0, target.refused};
+  const auto number = static_cast<uint32_t>(target.slot);
+  const uint32_t page = a.page_size.quotient(number);
+  return {format::row_bytes(a.cache, a.geometry, page, number - page * a.page_size.value), target.table_row, false};
 }
 
-template <class Part>
-__device__ void store_part(format::Nvfp4_288, const Part& part, int p, format::SlotBytes<uint8_t> to, bool there) {
-  const E2m1Part encoded = encode_e2m1(part);
-  if (!there) return;
-  reinterpret_cast<uint2*>(to.data)[p] = encoded.codes;
-  to.scale[p] = encoded.scale;
+// --- a lane's dims to their place ---
+
+template <int kBytes>
+__device__ void store_bytes(uint8_t* to, const uint32_t (&words)[(kBytes + 3) / 4]) {
+  if constexpr (kBytes == 16) {
+    *reinterpret_cast<uint4*>(to) = {words[0], words[1], words[2], words[3]};
+  } else if constexpr (kBytes == 8) {
+    *reinterpret_cast<uint2*>(to) = {words[0], words[1]};
+  } else if constexpr (kBytes == 4) {
+    *reinterpret_cast<uint32_t*>(to) = words[0];
+  } else {
+    static_assert(kBytes == 2);
+    *reinterpret_cast<uint16_t*>(to) = static_cast<uint16_t>(words[0]);
+  }
 }
 
-__device__ void store_part(format::Fp8_584, const BitsPart& part, int p, format::SlotBytes<uint8_t> to, bool there) {
-  constexpr int kShare = format::Fp8_584::kScaleGroup / kPartDims;
-  const E4m3Part encoded = encode_e4m3<kShare>(part);
-  if (!there) return;
-  reinterpret_cast<uint4*>(to.data)[p] = encoded.codes;
-  if (p % kShare == 0) to.scale[p / kShare] = encoded.scale;
+// Codes and scale of dims kDims * p and on. `there`: this lane stores; all lanes of the warp call.
+template <int kDims, class Record, class Part>
+__device__ void store_codes(Record, const Part& part, int p, format::SlotBytes<uint8_t> to, bool there) {
+  constexpr int kShare = Record::kScaleGroup / kDims;  // lanes of a group
+  const auto store = [&](const auto& encoded, auto bytes) {
+    if (!there) return;
+    store_bytes<bytes.value>(to.data + p * bytes.value, encoded.words);
+    if (p % kShare == 0) to.scale[p / kShare] = encoded.scale;
+  };
+  if constexpr (std::is_same_v<Record, format::Nvfp4_288>) {
+    store(encode_e2m1<kShare>(part), std::integral_constant<int, kDims / 2>());
+  } else {
+    store(encode_e4m3<kShare>(part), std::integral_constant<int, kDims>());
+  }
 }
 
-// The rotated dims stay bf16; the padding byte behind the scales is 0.
-__device__ void store_part(format::Fp8_584, const FloatPart& part, int p, format::SlotBytes<uint8_t> to, bool there) {
-  if (!there) return;
-  uint32_t words[kPartDims / 2];
+// Rotated dims kDims * q and on, counted from the first of them, as fp8_584 keeps them: bf16; the padding byte behind
+// the scales is 0.
+template <int kDims>
+__device__ void store_bf16(const Floats<kDims>& part, int q, format::SlotBytes<uint8_t> to) {
+  uint32_t words[kDims / 2];
 #pragma unroll
-  for (int i = 0; i < kPartDims / 2; ++i) {
+  for (int i = 0; i < kDims / 2; ++i) {
     words[i] = format::to_bf16(part.x[2 * i]).bits | (uint32_t{format::to_bf16(part.x[2 * i + 1]).bits} << 16);
   }
-  auto* bf16 = reinterpret_cast<uint4*>(to.data + format::kNopeDim) + 2 * (p - kNopeParts);
-  bf16[0] = {words[0], words[1], words[2], words[3]};
-  bf16[1] = {words[4], words[5], words[6], words[7]};
-  if (p == kNopeParts) to.scale[format::Fp8_584::kScaleGroups] = 0;
+  uint8_t* bytes = to.data + format::kNopeDim + 2 * kDims * q;
+  constexpr int kAtOnce = kDims < 8 ? kDims : 8;
+#pragma unroll
+  for (int i = 0; i < kDims; i += kAtOnce) {
+    uint32_t run[kAtOnce / 2];
+#pragma unroll
+    for (int j = 0; j < kAtOnce / 2; ++j) run[j] = words[i / 2 + j];
+    store_bytes<2 * kAtOnce>(bytes + 2 * i, run);
+  }
+  if (q == 0) to.scale[format::Fp8_584::kScaleGroups] = 0;
 }
 
-// `row`: of the latent; part p of it.
-__device__ BitsPart load_part(const InsertArgs& a, const uint16_t* row, int p) {
-  BitsPart part;
-  load_run<kPartBytes>(row + p * kPartDims, a.latent_aligned, part.pairs);
-  return part;
-}
-
-// Rotation of part q of the rotated dims.
-__device__ void rotate_part(const InsertArgs& a, int64_t table_row, int q, FloatPart& part) {
-  constexpr int kPairs = kPartDims / 2;
+// Rotates the same dims by row `table_row` of the table.
+template <int kDims>
+__device__ void rotate(const InsertArgs& a, int64_t table_row, int q, Floats<kDims>& part) {
+  constexpr int kPairs = kDims / 2;
   const float* cosines = a.cos_sin + table_row * a.cos_sin_stride + q * kPairs;
   uint32_t c[kPairs];
   uint32_t s[kPairs];
@@ -101,73 +130,123 @@ __device__ void rotate_part(const InsertArgs& a, int64_t table_row, int q, Float
   }
 }
 
-struct Target {
-  format::SlotBytes<uint8_t> bytes;  // null: nothing is written
-  int64_t table_row;
+// --- few rows ---
+
+constexpr int64_t kFewRows = 8192;
+constexpr int kQuadDims = 4;
+constexpr int kRowThreads = format::kHeadDim / kQuadDims;
+
+template <class Record>
+__global__ void __launch_bounds__(kRowThreads) insert_row_by_block(const InsertArgs a) {
+  ptx::follow_previous();
+  const auto p = static_cast<int>(threadIdx.x);
+  const int q = p - format::kNopeDim / kQuadDims;  // of the rotated dims; negative: another dim
+  for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
+    uint32_t pairs[kQuadDims / 2];
+    load_run<2 * kQuadDims>(a.latent + row * a.latent_stride + p * kQuadDims, a.latent_aligned, pairs);
+    Floats<kQuadDims> part{{bf16x2_low(pairs[0]), bf16x2_high(pairs[0]), bf16x2_low(pairs[1]), bf16x2_high(pairs[1])}};
+    const Target to = find_target(a, row);
+    if (to.refused && a.skipped != nullptr && p == 0) atomicAdd(a.skipped, 1ULL);
+    if (to.bytes.data == nullptr) continue;  // the same for the whole block
+    if (q >= 0 && a.cos_sin != nullptr) rotate(a, to.table_row, q, part);
+    __syncwarp();
+    constexpr bool kKeepsRotated = std::is_same_v<Record, format::Fp8_584>;
+    store_codes<kQuadDims>(Record{}, part, p, to.bytes, !kKeepsRotated || q < 0);
+    if (kKeepsRotated && q >= 0) store_bf16(part, q, to.bytes);
+  }
+}
+
+// --- many rows ---
+
+constexpr int kWarps = 4;  // of a block
+constexpr int kBlocksPerSm = 6;
+constexpr int kRows = 8;  // of a warp
+constexpr int kHalf = kRows / 2;
+static_assert(kRows * kRopeParts == kLanes);
+
+struct WarpShared {
+  uint4 latent[kRows][kRowBytes / 16];
+  format::SlotBytes<uint8_t> to[kRows];
 };
 
-// Where row `row` goes. Counts the refused rows of the warp.
-__device__ Target find_target(const InsertArgs& a, int64_t row, bool exists) {
-  plan::InsertTarget target{-1, 0, false};
-  if (exists) {
-    const int64_t position = a.positions.data == nullptr ? 0 : a.positions[row];
-    target = plan::insert_target(a.rule, __ldg(reinterpret_cast<const long long*>(a.slots) + row), position);
-  }
-  const unsigned refused = __ballot_sync(kFullWarp, target.refused);
-  if (refused != 0 && a.skipped != nullptr && threadIdx.x % kLanes == 0) atomicAdd(a.skipped, __popc(refused));
-  if (target.slot < 0) return {{nullptr, nullptr}, 0};
-  return {format::row_bytes(a.cache, a.geometry, target.slot / a.cache.page_size, target.slot % a.cache.page_size),
-          target.table_row};
-}
+// Where chunk c of 16 bytes of a row lies: lanes that read the two chunks of their part, one and then the other, meet
+// all banks.
+__device__ int place_of_chunk(int c) { return c ^ (c >> 3 & 1); }
 
-__device__ Target of_lane(const Target& target, int lane) {
-  const auto data = __shfl_sync(kFullWarp, reinterpret_cast<uint64_t>(target.bytes.data), lane);
-  const auto scale = __shfl_sync(kFullWarp, reinterpret_cast<uint64_t>(target.bytes.scale), lane);
-  return {{reinterpret_cast<uint8_t*>(data), reinterpret_cast<uint8_t*>(scale)},
-          __shfl_sync(kFullWarp, target.table_row, lane)};
-}
-
-template <class Record, int kRows>
-__global__ void __launch_bounds__(kWarps* kLanes, kBlocksPerSm) insert_rows(const InsertArgs a) {
-  ptx::follow_previous();
-  static_assert(kRows * kRopeParts <= kLanes);
-  constexpr int kAhead = kRows < 2 ? kRows : 2;  // rows of a warp that are on their way
-  const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  const int64_t warps = int64_t{gridDim.x} * kWarps;
-  for (int64_t w = int64_t{blockIdx.x} * kWarps + threadIdx.x / kLanes; w * kRows < a.rows; w += warps) {
-    const int64_t first = w * kRows;
-    // Everything that does not wait for the slots is asked for first.
-    const int last = static_cast<int>(min(a.rows - first, int64_t{kRows})) - 1;  // rows behind it are this one
-    const auto load = [&](int r, int p) {
-      return load_part(a, a.latent + (first + min(r, last)) * a.latent_stride, p);
-    };
-    BitsPart nope[kAhead];
+// Asks for rows first .. first + kHalf - 1, those behind the last one being that one.
+__device__ void request_rows(const InsertArgs& a, int64_t first, uint4 (*to)[kRowBytes / 16]) {
+  const auto lane = static_cast<int>(threadIdx.x) % kLanes;
+  const auto from = [&](int r) { return a.latent + min(first + r, a.rows - 1) * a.latent_stride; };
+  if (a.latent_aligned) {
 #pragma unroll
-    for (int r = 0; r < kAhead; ++r) nope[r] = load(r, lane);
-    const int rope_row = lane / kRopeParts % kRows;
-    const int rope_part = lane % kRopeParts;
-    FloatPart rope = widen(load(rope_row, kNopeParts + rope_part));
-
-    const Target target = find_target(a, first + lane, lane < kRows && first + lane < a.rows);
+    for (int r = 0; r < kHalf; ++r) {
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      const Target to = of_lane(target, r);
-      store_part(Record{}, nope[r % kAhead], lane, to.bytes, to.bytes.data != nullptr && lane < kNopeParts);
-      if (r + kAhead < kRows) nope[r % kAhead] = load(r + kAhead, lane);
+      for (int c = lane; c < kRowBytes / 16; c += kLanes)
+        ptx::copy_16_async(ptx::shared_address(&to[r][place_of_chunk(c)]), from(r) + 8 * c);
     }
-    const Target to = of_lane(target, rope_row);
-    const bool there = to.bytes.data != nullptr && lane < kRows * kRopeParts;
-    if (there && a.cos_sin != nullptr) rotate_part(a, to.table_row, rope_part, rope);
-    __syncwarp();
-    store_part(Record{}, rope, kNopeParts + rope_part, to.bytes, there);
+  } else {
+#pragma unroll 1
+    for (int i = lane; i < kHalf * kRowBytes / 16; i += kLanes) {
+      const int r = i / (kRowBytes / 16);
+      const int c = i % (kRowBytes / 16);
+      uint32_t words[4];
+      load_run<16>(from(r) + 8 * c, false, words);
+      to[r][place_of_chunk(c)] = {words[0], words[1], words[2], words[3]};
+    }
   }
+  ptx::commit_copies();
 }
 
-template <class Record, int kRows>
-Status launch_rows(const InsertArgs& a, int device, cudaStream_t stream) {
-  const int64_t blocks = (a.rows + kWarps * kRows - 1) / (kWarps * kRows);
-  return launch("kv_insert", overlapping({std::min<int64_t>(blocks, 64 * multiprocessors(device)), kWarps * kLanes}),
-                stream, insert_rows<Record, kRows>, a);
+__device__ BitsPart part_of(const uint4 (&row)[kRowBytes / 16], int p) {
+  const uint4 low = row[place_of_chunk(2 * p)];
+  const uint4 high = row[place_of_chunk(2 * p + 1)];
+  return {{low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}};
+}
+
+// Lane r < kRows: the target of row first + r. Counts the refused ones.
+__device__ Target find_targets(const InsertArgs& a, int64_t first) {
+  const auto lane = static_cast<int>(threadIdx.x) % kLanes;
+  Target target{{nullptr, nullptr}, 0, false};
+  if (lane < kRows && first + lane < a.rows) target = find_target(a, first + lane);
+  const unsigned refused = __ballot_sync(kFullWarp, target.refused);
+  if (refused != 0 && a.skipped != nullptr && lane == 0) atomicAdd(a.skipped, __popc(refused));
+  return target;
+}
+
+template <class Record>
+__global__ void __launch_bounds__(kWarps* kLanes, kBlocksPerSm) insert_rows_by_warp(const InsertArgs a) {
+  __shared__ WarpShared of_warp[kWarps];
+  ptx::follow_previous();
+  const auto lane = static_cast<int>(threadIdx.x) % kLanes;
+  WarpShared& shared = of_warp[threadIdx.x / kLanes];
+  const int64_t step = int64_t{gridDim.x} * kWarps * kRows;
+  for (int64_t first = (int64_t{blockIdx.x} * kWarps + threadIdx.x / kLanes) * kRows; first < a.rows; first += step) {
+    request_rows(a, first, shared.latent);
+    request_rows(a, first + kHalf, shared.latent + kHalf);
+    const Target target = find_targets(a, first);
+    if (lane < kRows) shared.to[lane] = target.bytes;
+    const int rope_row = lane / kRopeParts;
+    const int rope_part = lane % kRopeParts;
+    const int64_t table_row = __shfl_sync(kFullWarp, target.table_row, rope_row);
+#pragma unroll 1
+    for (int r = 0; r < kRows; ++r) {
+      if (r == 0) ptx::wait_copies<1>();
+      if (r == kHalf) ptx::wait_copies<0>();
+      __syncwarp();
+      const format::SlotBytes<uint8_t> to = shared.to[r];
+      store_codes<kPartDims>(Record{}, part_of(shared.latent[r], lane), lane, to,
+                             to.data != nullptr && lane < kNopeParts);
+    }
+    const format::SlotBytes<uint8_t> to = shared.to[rope_row];
+    FloatPart rope = widen(part_of(shared.latent[rope_row], kNopeParts + rope_part));
+    if (to.data != nullptr && a.cos_sin != nullptr) rotate(a, table_row, rope_part, rope);
+    __syncwarp();  // also: what the next rows overwrite has been read
+    if constexpr (std::is_same_v<Record, format::Fp8_584>) {
+      if (to.data != nullptr) store_bf16(rope, rope_part, to);
+    } else {
+      store_codes<kPartDims>(Record{}, rope, kNopeParts + rope_part, to, to.data != nullptr);
+    }
+  }
 }
 
 }  // namespace
@@ -183,6 +262,7 @@ Status kv_insert(const megamla_kv_insert_params& p, const megamla_exec& exec) {
   a.cos_sin_aligned = rows_aligned(a.cos_sin, 4 * a.cos_sin_stride);
   a.slots = data<const int64_t>(p.slot_mapping);
   a.cache = p.cache;
+  a.page_size = plan::Divisor(p.cache.page_size);
   a.geometry = format::page_geometry(p.cache);
   a.rule = {static_cast<megamla_kv_writer>(p.writer), p.compress_ratio, format::num_slots(p.cache),
             present(p.cos_sin) ? p.cos_sin.shape[0] : -1};
@@ -191,11 +271,16 @@ Status kv_insert(const megamla_kv_insert_params& p, const megamla_exec& exec) {
     a.skipped = data<unsigned long long>(p.skipped_rows);
     MEGAMLA_CUDA_CALL("kv_insert", cudaMemsetAsync(a.skipped, 0, sizeof(int64_t), exec.stream));
   }
-  const bool many = a.rows > 8192;  // else as many warps as there are rows
-  const int device = p.cache.cuda_device;
+  const int64_t most = 64 * multiprocessors(p.cache.cuda_device);
   return format::with_record(static_cast<megamla_kv_format>(p.cache.format), [&](auto record) {
     using Record = decltype(record);
-    return many ? launch_rows<Record, 8>(a, device, exec.stream) : launch_rows<Record, 1>(a, device, exec.stream);
+    if (a.rows <= kFewRows) {
+      return launch("kv_insert", overlapping({std::min(a.rows, most), kRowThreads}), exec.stream,
+                    insert_row_by_block<Record>, a);
+    }
+    const int64_t blocks = (a.rows + kWarps * kRows - 1) / (kWarps * kRows);
+    return launch("kv_insert", overlapping({std::min(blocks, most), kWarps * kLanes}), exec.stream,
+                  insert_rows_by_warp<Record>, a);
   });
 }
 

@@ -1,5 +1,5 @@
-// Records from values, 16 dims a lane: part p is dims 16p .. 16p+15 of a row. A scale group of 32 or 64 dims lies in 2
-// or 4 neighbouring lanes, which all lanes of the warp must reach together. Every byte equals that of
+// Records from values, 16 dims a lane, part p being dims 16p .. 16p+15 of a row, or 4 dims a lane. A scale group that
+// lies in neighbouring lanes is one that all lanes of the warp must reach together. Every byte equals that of
 // format::encode_row.
 #pragma once
 
@@ -19,9 +19,11 @@ constexpr int kRopeParts = format::kRopeDim / kPartDims;
 struct BitsPart {  // bf16 values
   uint32_t pairs[kPartDims / 2];
 };
-struct FloatPart {
-  float x[kPartDims];
+template <int kDims>
+struct Floats {
+  float x[kDims];
 };
+using FloatPart = Floats<kPartDims>;
 
 __device__ inline FloatPart widen(const BitsPart& part) {
   FloatPart wide;
@@ -40,10 +42,11 @@ __device__ inline float amax_nan(const BitsPart& part) {
   for (int i = 1; i < kPartDims / 2; ++i) largest = bf16x2_max_nan(largest, part.pairs[i] & 0x7fff7fffU);
   return max_nan(bf16x2_low(largest), bf16x2_high(largest));
 }
-__device__ inline float amax_nan(const FloatPart& part) {
+template <int kDims>
+__device__ inline float amax_nan(const Floats<kDims>& part) {
   float largest = fabsf(part.x[0]);
 #pragma unroll
-  for (int i = 1; i < kPartDims; ++i) largest = max_nan(largest, fabsf(part.x[i]));
+  for (int i = 1; i < kDims; ++i) largest = max_nan(largest, fabsf(part.x[i]));
   return largest;
 }
 // NaN ignored; 0 if all are.
@@ -53,7 +56,8 @@ __device__ inline float amax(const BitsPart& part) {
   for (uint32_t pair : part.pairs) largest = bf16x2_max(largest, pair & 0x7fff7fffU);
   return fmaxf(bf16x2_low(largest), bf16x2_high(largest));
 }
-__device__ inline float amax(const FloatPart& part) {
+template <int kDims>
+__device__ inline float amax(const Floats<kDims>& part) {
   float largest = 0;
 #pragma unroll
   for (float x : part.x) largest = fmaxf(largest, fabsf(x));
@@ -75,51 +79,56 @@ __device__ inline uint32_t to_e4m3x4(float a, float b, float c, float d) {
   return low | (static_cast<uint32_t>(high) << 16);
 }
 
-struct E4m3Part {
-  uint4 codes;
+template <int kDims>
+struct E4m3Codes {
+  uint32_t words[kDims / 4];
   uint8_t scale;
 };
 
 // The codes of a part whose group holds a NaN or an infinity.
-static __device__ __noinline__ uint4 spoiled_codes(FloatPart part, format::detail::Ue8m0Group group) {
-  uint32_t words[4] = {0, 0, 0, 0};
+template <int kDims>
+static __device__ __noinline__ E4m3Codes<kDims> spoiled_codes(Floats<kDims> part, format::detail::Ue8m0Group group) {
+  E4m3Codes<kDims> encoded{{}, group.scale};
 #pragma unroll
-  for (int i = 0; i < kPartDims; ++i) {
-    words[i / 4] |= static_cast<uint32_t>(format::detail::encode_ue8m0_value(group, part.x[i])) << (8 * (i % 4));
+  for (int i = 0; i < kDims; ++i) {
+    encoded.words[i / 4] |= static_cast<uint32_t>(format::detail::encode_ue8m0_value(group, part.x[i]))
+                            << (8 * (i % 4));
   }
-  return {words[0], words[1], words[2], words[3]};
+  return encoded;
+}
+
+__device__ inline FloatPart floats_of(const BitsPart& part) { return widen(part); }
+template <int kDims>
+__device__ inline const Floats<kDims>& floats_of(const Floats<kDims>& part) {
+  return part;
 }
 
 // kLanes: lanes that share a scale group.
 template <int kLanes, class Part>
-__device__ inline E4m3Part encode_e4m3(const Part& part) {
+__device__ inline auto encode_e4m3(const Part& part) {
   float largest = amax_nan(part);
 #pragma unroll
   for (int step = 1; step < kLanes; step *= 2) {
     largest = max_nan(largest, __shfl_xor_sync(kFullWarp, largest, step));
   }
-  FloatPart wide;
-  if constexpr (std::is_same_v<Part, BitsPart>) {
-    wide = widen(part);
-  } else {
-    wide = part;
-  }
+  const auto wide = floats_of(part);
+  constexpr int kDims = sizeof(wide.x) / sizeof(float);
   if (__any_sync(kFullWarp, !format::detail::is_finite(largest))) {
-    const auto group = format::detail::ue8m0_group(group_max<kLanes>(amax(part)));
-    return {spoiled_codes(wide, group), group.scale};
+    return spoiled_codes(wide, format::detail::ue8m0_group(group_max<kLanes>(amax(part))));
   }
   const auto group = format::detail::ue8m0_group(largest);
-  uint32_t words[4];
+  E4m3Codes<kDims> encoded{{}, group.scale};
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    words[i] = to_e4m3x4(wide.x[4 * i] * group.factor, wide.x[4 * i + 1] * group.factor,
-                         wide.x[4 * i + 2] * group.factor, wide.x[4 * i + 3] * group.factor);
+  for (int i = 0; i < kDims / 4; ++i) {
+    encoded.words[i] = to_e4m3x4(wide.x[4 * i] * group.factor, wide.x[4 * i + 1] * group.factor,
+                                 wide.x[4 * i + 2] * group.factor, wide.x[4 * i + 3] * group.factor);
   }
-  return {{words[0], words[1], words[2], words[3]}, group.scale};
+  return encoded;
 }
 
-struct E2m1Part {
-  uint2 codes;
+template <int kDims>
+struct E2m1Codes {
+  uint32_t words[(kDims + 7) / 8];
   uint8_t scale;
 };
 
@@ -168,7 +177,9 @@ __device__ inline float e2m1_factor(uint8_t scale) {
 // midpoint t as the exact quotient: where |x| is not t * d, which has at most 7 significant bits, the two differ by a
 // unit of bf16 at least, so |x| / d and t by t * 2^-8, and that is a unit of this fp16 or more (2^-10 below 2, 2^-9
 // below 4, 2^-8 below 8). Where |x| is t * d the error of the factor is rounded away.
-__device__ inline E2m1Part encode_e2m1(const BitsPart& part) {
+template <int kLanes>
+__device__ inline E2m1Codes<kPartDims> encode_e2m1(const BitsPart& part) {
+  static_assert(kLanes == 1);             // a part is a group
   constexpr uint32_t kSix = 0x0e000e00U;  // the largest code, NaN's too
   constexpr uint32_t kCode = 0x0e000e00U;
   constexpr uint32_t kSign = 0x80008000U;
@@ -192,24 +203,25 @@ __device__ inline E2m1Part encode_e2m1(const BitsPart& part) {
   return {{words[0], words[1]}, scale};
 }
 
-// fp32 values: a search over the midpoints.
-__device__ inline E2m1Part encode_e2m1(const FloatPart& part) {
-  const uint8_t scale = nvfp4_scale_code(amax(part));
+// fp32 values, of a group in kLanes lanes: a search over the midpoints.
+template <int kLanes, int kDims>
+__device__ inline E2m1Codes<kDims> encode_e2m1(const Floats<kDims>& part) {
+  const uint8_t scale = nvfp4_scale_code(group_max<kLanes>(amax(part)));
   const float divisor = format::e4m3_to_float(scale);
   float midpoint[7];
 #pragma unroll
   for (int t = 0; t < 7; ++t) midpoint[t] = e2m1_midpoint(t) * divisor;
-  uint32_t words[2] = {0, 0};
+  E2m1Codes<kDims> encoded{{}, scale};
 #pragma unroll
-  for (int i = 0; i < kPartDims; ++i) {
+  for (int i = 0; i < kDims; ++i) {
     const float x = fabsf(part.x[i]);  // NaN passes every midpoint
     const bool four = !(x < midpoint[3]);
     const bool two = !(x < (four ? midpoint[5] : midpoint[1]));
     const float last = four ? (two ? midpoint[6] : midpoint[4]) : (two ? midpoint[2] : midpoint[0]);
     const uint32_t code = (four ? 4U : 0U) + (two ? 2U : 0U) + (x <= last ? 0U : 1U);
-    words[i / 8] |= (code | ((__float_as_uint(part.x[i]) >> 28) & 8U)) << (4 * (i % 8));
+    encoded.words[i / 8] |= (code | ((__float_as_uint(part.x[i]) >> 28) & 8U)) << (4 * (i % 8));
   }
-  return {{words[0], words[1]}, scale};
+  return encoded;
 }
 
 }  // namespace megamla::cuda

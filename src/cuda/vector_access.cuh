@@ -10,18 +10,24 @@ inline bool rows_aligned(const void* data, int64_t row_bytes) {
   return reinterpret_cast<uintptr_t>(data) % 16 == 0 && row_bytes % 16 == 0;
 }
 
-// `aligned`: `from` is a multiple of 16 bytes. Read-only memory.
+// `aligned`: `from` is a multiple of 16 bytes, or of kBytes if these are fewer. Read-only memory.
 template <int kBytes, class T>
 __device__ inline void load_run(const T* from, bool aligned, uint32_t (&words)[kBytes / 4]) {
-  static_assert(kBytes % 16 == 0 && sizeof(T) <= 4);
+  static_assert((kBytes % 16 == 0 || kBytes == 8) && sizeof(T) <= 4);
   if (aligned) {
+    if constexpr (kBytes == 8) {
+      const uint2 pair = __ldg(reinterpret_cast<const uint2*>(from));
+      words[0] = pair.x;
+      words[1] = pair.y;
+    } else {
 #pragma unroll
-    for (int i = 0; i < kBytes / 16; ++i) {
-      const uint4 quad = __ldg(reinterpret_cast<const uint4*>(from) + i);
-      words[4 * i] = quad.x;
-      words[4 * i + 1] = quad.y;
-      words[4 * i + 2] = quad.z;
-      words[4 * i + 3] = quad.w;
+      for (int i = 0; i < kBytes / 16; ++i) {
+        const uint4 quad = __ldg(reinterpret_cast<const uint4*>(from) + i);
+        words[4 * i] = quad.x;
+        words[4 * i + 1] = quad.y;
+        words[4 * i + 2] = quad.z;
+        words[4 * i + 3] = quad.w;
+      }
     }
     return;
   }

@@ -20,21 +20,20 @@ struct WindowRule {
 
 // Window positions of a decode token. A causal token sees its window up to itself; every token of a draft block sees
 // the window before the block and the whole block. Nothing before replay_start.
-MEGAMLA_HD constexpr PositionRange decode_window(const RaggedBatch& batch, int64_t request, int64_t token,
-                                                 WindowRule rule, int64_t replay_start) {
-  const int64_t position = batch.position_of(request, token);
-  const int64_t prefix = batch.seq_lens[request] - batch.query_len(request);
-  const int64_t end = rule.causal ? position + 1 : batch.seq_lens[request];
-  int64_t start = rule.causal ? position - rule.window + 1 : prefix - rule.window;
+MEGAMLA_HD constexpr PositionRange decode_window(const Query& query, int64_t token, WindowRule rule,
+                                                 int64_t replay_start) {
+  const int64_t position = query.position_of(token);
+  const int64_t end = rule.causal ? position + 1 : query.seq_len;
+  int64_t start = rule.causal ? position - rule.window + 1 : query.prefix() - rule.window;
   if (start < replay_start) start = replay_start;
   if (start < 0) start = 0;
   return {start, end > start ? end - start : 0};
 }
 
 // Window rows that the prefill of a request gathers: its own tokens and the window before them.
-MEGAMLA_HD constexpr int32_t prefill_gather_len(const RaggedBatch& batch, int64_t request, int64_t window) {
-  const int64_t query_len = batch.query_len(request) > 0 ? batch.query_len(request) : 0;
-  const int64_t prefix = batch.seq_lens[request] - query_len;
+MEGAMLA_HD constexpr int32_t prefill_gather_len(const Query& query, int64_t window) {
+  const int64_t query_len = query.len() > 0 ? query.len() : 0;
+  const int64_t prefix = query.seq_len - query_len;
   const int64_t rows = query_len + (prefix < window - 1 ? prefix : window - 1);
   return static_cast<int32_t>(rows < 0 ? 0 : rows > INT32_MAX ? INT32_MAX : rows);
 }
@@ -64,19 +63,18 @@ struct CombinedRow {
   MEGAMLA_HD constexpr int64_t length() const { return compressed + window; }
 };
 
-// `token` counts as query_start_loc does.
-MEGAMLA_HD constexpr CombinedRow combined_row(const RaggedBatch& batch, const int32_t* gather_lens, int64_t token,
+// `token`, of the request's query, counts as query_start_loc does.
+MEGAMLA_HD constexpr CombinedRow combined_row(int64_t request, const Query& query, int64_t gather_len, int64_t token,
                                               int64_t window, int64_t compress_ratio, int64_t topk_width,
                                               WorkspaceLayout layout) {
-  CombinedRow row{batch.request_of(token), 0, 0, 0};
-  if (row.request < 0) return row;
-  const int64_t position = batch.position_of(row.request, token);
+  CombinedRow row{request, 0, 0, 0};
+  const int64_t position = query.position_of(token);
   if (position < 0) return row;
   if (compress_ratio > 0) {
-    const int64_t closed_groups = (position + 1) / compress_ratio;
+    const int64_t closed_groups = compress_ratio == 2 ? (position + 1) / 2 : position + 1;
     row.compressed = closed_groups < topk_width ? closed_groups : topk_width;
   }
-  const int64_t gather_start = static_cast<int64_t>(batch.seq_lens[row.request]) - gather_lens[row.request];
+  const int64_t gather_start = query.seq_len - gather_len;
   int64_t start = position - window + 1;
   if (start < gather_start) start = gather_start;
   if (start < 0) start = 0;

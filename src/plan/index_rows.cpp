@@ -44,8 +44,13 @@ void combine_topk_swa_row(const megamla_combine_topk_swa_params& p, int64_t row)
   const WorkspaceLayout layout{p.m, p.n};
   const int32_t* topk = row_of<const int32_t>(p.topk, row);
   int32_t* indices = row_of<int32_t>(p.indices, row);
-  const CombinedRow combined = combined_row(batch, data<const int32_t>(p.gather_lens), batch.query_start(0) + row,
-                                            p.window, p.compress_ratio, p.topk.shape[1], layout);
+  const int64_t token = batch.query_start(0) + row;
+  const int64_t request = batch.request_of(token);
+  CombinedRow combined{-1, 0, 0, 0};
+  if (request >= 0) {
+    combined = combined_row(request, batch.query(request), data<const int32_t>(p.gather_lens)[request], token, p.window,
+                            p.compress_ratio, p.topk.shape[1], layout);
+  }
   for (int64_t column = 0; column < p.indices.shape[1]; ++column) {
     indices[column] = combined_index(combined, topk, column, layout);
   }
@@ -70,7 +75,7 @@ void swa_metadata_token(const megamla_swa_metadata_params& p, int64_t token) {
     int32_t* slots = row_of<int32_t>(p.decode_swa_indices, token);
     if (valid && request >= 0 && request < p.num_decodes) {
       const int64_t replay_start = present(p.replay_start) ? at<const int32_t>(p.replay_start, request) : 0;
-      const PositionRange window = decode_window(batch, request, token, {p.window, p.causal != 0}, replay_start);
+      const PositionRange window = decode_window(batch.query(request), token, {p.window, p.causal != 0}, replay_start);
       const PageTable table = page_table(p.block_table, request, p.page_size, p.num_pages);
       length = static_cast<int32_t>(std::min(window.length, width));
       for (int64_t i = 0; i < length; ++i) slots[i] = slot_id_of(table, window.start + i);
@@ -82,7 +87,7 @@ void swa_metadata_token(const megamla_swa_metadata_params& p, int64_t token) {
 
 void swa_metadata_prefill(const megamla_swa_metadata_params& p, int64_t prefill) {
   const RaggedBatch batch = ragged_batch(p.query_start_loc, p.seq_lens);
-  at<int32_t>(p.prefill_gather_lens, prefill) = prefill_gather_len(batch, p.num_decodes + prefill, p.window);
+  at<int32_t>(p.prefill_gather_lens, prefill) = prefill_gather_len(batch.query(p.num_decodes + prefill), p.window);
 }
 
 }  // namespace megamla::plan

@@ -11,7 +11,7 @@ namespace megamla::plan {
 
 struct InsertRule {
   megamla_kv_writer writer;
-  int64_t compress_ratio;  // compressed writer only
+  int64_t compress_ratio;  // 1 or 2; compressed writer only
   int64_t num_slots;
   int64_t num_positions;  // rows of the table; -1: no table, no rotation
 };
@@ -32,10 +32,10 @@ MEGAMLA_HD constexpr InsertTarget insert_target(const InsertRule& rule, int64_t 
   if (slot < 0) return kPassedOver;
   if (!compressed && !has_table) return slot < rule.num_slots ? InsertTarget{slot, 0, false} : kRefused;
   if (position < 0) return kRefused;
-  const int64_t ratio = compressed ? rule.compress_ratio : 1;
-  if (position % ratio != ratio - 1) return kPassedOver;
+  const int64_t before = compressed ? rule.compress_ratio - 1 : 0;  // positions of a group before its last: 0 or 1
+  if ((position & before) != before) return kPassedOver;
   if (slot >= rule.num_slots || (has_table && position >= rule.num_positions)) return kRefused;
-  return {slot, position / ratio * ratio, false};
+  return {slot, position - before, false};
 }
 
 // The 512 values that are encoded. cos_sin: the token's row of the table, or null for no rotation.

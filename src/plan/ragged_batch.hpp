@@ -9,14 +9,26 @@
 
 namespace megamla::plan {
 
+// What the lists say of a request.
+struct Query {
+  int64_t start, end;  // of its tokens
+  int64_t seq_len;
+
+  MEGAMLA_HD constexpr int64_t len() const { return end - start; }
+  MEGAMLA_HD constexpr bool holds(int64_t token) const { return token >= start && token < end; }
+  MEGAMLA_HD constexpr int64_t prefix() const { return seq_len - len(); }
+  // Position of a token in its sequence; negative if the lengths contradict each other.
+  MEGAMLA_HD constexpr int64_t position_of(int64_t token) const { return prefix() + (token - start); }
+};
+
 struct RaggedBatch {
   const int32_t* query_start_loc = nullptr;  // [num_requests + 1]
   const int32_t* seq_lens = nullptr;         // [num_requests], with the new tokens
   int64_t num_requests = 0;
 
   MEGAMLA_HD constexpr int64_t query_start(int64_t request) const { return query_start_loc[request]; }
-  MEGAMLA_HD constexpr int64_t query_len(int64_t request) const {
-    return query_start(request + 1) - query_start(request);
+  MEGAMLA_HD constexpr Query query(int64_t request) const {
+    return {query_start(request), query_start(request + 1), seq_lens[request]};
   }
 
   // -1: in no request's query (padding).
@@ -29,11 +41,6 @@ struct RaggedBatch {
       (query_start(middle) <= token ? low : high) = middle;
     }
     return low;
-  }
-
-  // Position of a token of `request` in its sequence; negative if the lengths contradict each other.
-  MEGAMLA_HD constexpr int64_t position_of(int64_t request, int64_t token) const {
-    return seq_lens[request] - query_len(request) + (token - query_start(request));
   }
 };
 

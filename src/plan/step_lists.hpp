@@ -32,7 +32,7 @@ struct GatheredLens {
 MEGAMLA_HD constexpr GatheredLens gathered_lens(const RaggedBatch& batch, int64_t request, int64_t window,
                                                 int64_t ratio) {
   const int32_t compressed = ratio > 0 ? batch.seq_lens[request] / static_cast<int32_t>(ratio) : 0;
-  return {prefill_gather_len(batch, request, window), compressed};
+  return {prefill_gather_len(batch.query(request), window), compressed};
 }
 
 }  // namespace megamla::plan

@@ -61,16 +61,19 @@ TEST_F(CudaOps, KvInsert) {
 TEST_F(CudaOps, KvInsertEveryBf16) {
   for (const CacheKind kind : kCacheKinds) {
     for (const bool shuffled : {false, true}) {
-      SCOPED_TRACE(name_of(kind));
-      Problem problem;
-      api::KvInsert p;
-      p.latent = problem.tensor(MEGAMLA_BF16, {128, 512});
-      std::iota(data<uint16_t>(p.latent), data<uint16_t>(p.latent) + 65536, uint16_t{0});
-      if (shuffled) std::shuffle(data<uint16_t>(p.latent), data<uint16_t>(p.latent) + 65536, random_);
-      p.cache = problem.cache(kind, 4, 32, 0);
-      p.slot_mapping = problem.tensor(MEGAMLA_I64, {128});
-      std::iota(data<int64_t>(p.slot_mapping), data<int64_t>(p.slot_mapping) + 128, 0);
-      problem.check(p);
+      for (const int64_t rows : {128, 8320}) {  // there are two kernels, and it is the last rows that are written
+        SCOPED_TRACE(name_of(kind) + " " + std::to_string(rows) + " rows");
+        Problem problem;
+        api::KvInsert p;
+        p.latent = problem.tensor(MEGAMLA_BF16, {rows, 512});
+        auto* values = data<uint16_t>(p.latent) + (rows - 128) * 512;
+        std::iota(values, values + 65536, uint16_t{0});
+        if (shuffled) std::shuffle(values, values + 65536, random_);
+        p.cache = problem.cache(kind, 4, 32, 0);
+        p.slot_mapping = problem.tensor(MEGAMLA_I64, {rows});
+        for (int64_t r = 0; r < rows; ++r) at<int64_t>(p.slot_mapping, r) = r - (rows - 128);
+        problem.check(p);
+      }
     }
   }
 }

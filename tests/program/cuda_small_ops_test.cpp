@@ -9,18 +9,30 @@ namespace megamla::test {
 namespace {
 
 TEST_F(CudaOps, IndexTransforms) {
-  for (const int64_t tokens : {0, 1, 17, 500, 131072}) {
-    SCOPED_TRACE(tokens);
+  // Requests of one token, of five, of many, of none; rows that begin at a multiple of 16 bytes, or not.
+  struct Step {
+    int64_t tokens, requests;
+    int64_t padding;  // 0: of the rows, and none behind the last request
+  };
+  for (const auto& [tokens, requests, padding] : std::vector<Step>{{0, 0, 1},
+                                                                   {1, 1, 1},
+                                                                   {17, 9, 1},
+                                                                   {500, 60, 1},
+                                                                   {500, 100, 0},
+                                                                   {4000, 4000, 0},
+                                                                   {9000, 20000, 1},
+                                                                   {131072, any(1, 90), 1}}) {
+    SCOPED_TRACE(std::to_string(tokens) + " tokens of " + std::to_string(requests) + " requests");
     Problem problem;
-    const int64_t requests = std::min<int64_t>(tokens, any(1, 90));
     const int64_t columns = 40;
-    const megamla_tensor table = problem.tensor(MEGAMLA_I32, {requests, columns}, 1);
+    const megamla_tensor table = problem.tensor(MEGAMLA_I32, {requests, columns}, padding);
     fill<int32_t>(table, [&] { return static_cast<int32_t>(any(-1, 5000)); });
     const megamla_tensor starts = problem.tensor(MEGAMLA_I32, {requests + 1});
     const megamla_tensor seq_lens = problem.tensor(MEGAMLA_I32, {requests});
     const megamla_tensor gather_lens = problem.tensor(MEGAMLA_I32, {requests});
     for (int64_t r = 0; r <= requests; ++r) {
-      at<int32_t>(starts, r) = static_cast<int32_t>(requests == 0 ? 0 : (tokens - tokens / 20) * r / requests);
+      const int64_t owned = tokens - padding * (tokens / 20);
+      at<int32_t>(starts, r) = static_cast<int32_t>(requests == 0 ? 0 : owned * r / requests);
     }
     for (int64_t r = 0; r < requests; ++r) {
       const int64_t query = at<int32_t>(starts, r + 1) - at<int32_t>(starts, r);
@@ -29,7 +41,7 @@ TEST_F(CudaOps, IndexTransforms) {
     }
 
     api::TopkToSlots slots;
-    slots.topk = problem.tensor(MEGAMLA_I32, {tokens, tokens > 1000 ? 24 : 133}, 3);
+    slots.topk = problem.tensor(MEGAMLA_I32, {tokens, (tokens > 1000 ? 24 : 132) + padding}, 3 * padding);
     fill<int32_t>(slots.topk, [&] { return static_cast<int32_t>(any(-2, 1300)); });
     slots.token_to_req = problem.tensor(MEGAMLA_I32, {tokens});
     fill<int32_t>(slots.token_to_req, [&] { return static_cast<int32_t>(any(-1, requests)); });
@@ -38,7 +50,7 @@ TEST_F(CudaOps, IndexTransforms) {
     slots.block_table = table;
     slots.slots_per_page = 32;
     slots.num_pages = 4990;
-    slots.slots = problem.tensor(MEGAMLA_I32, {tokens, slots.topk.shape[1]}, 2);
+    slots.slots = problem.tensor(MEGAMLA_I32, {tokens, slots.topk.shape[1]}, 2 * padding);
     slots.lens = problem.tensor(MEGAMLA_I32, {tokens});
     problem.check(slots);
 
@@ -52,7 +64,7 @@ TEST_F(CudaOps, IndexTransforms) {
     combine.n = 1200;
     combine.m = 1500;
     combine.indices =
-        problem.tensor(MEGAMLA_I32, {tokens, format::round_up(combine.topk.shape[1] + combine.window, 128)}, 1);
+        problem.tensor(MEGAMLA_I32, {tokens, format::round_up(combine.topk.shape[1] + combine.window, 128)}, padding);
     combine.lens = problem.tensor(MEGAMLA_I32, {tokens});
     problem.check(combine);
 
@@ -68,7 +80,7 @@ TEST_F(CudaOps, IndexTransforms) {
     swa.causal = static_cast<int32_t>(tokens % 2);
     swa.is_valid_token = problem.tensor(MEGAMLA_U8, {tokens});
     swa.token_to_req = problem.tensor(MEGAMLA_I32, {tokens - tokens / 30});
-    swa.decode_swa_indices = problem.tensor(MEGAMLA_I32, {tokens / 2, 61}, 3);
+    swa.decode_swa_indices = problem.tensor(MEGAMLA_I32, {tokens / 2, 60 + padding}, 3 * padding);
     swa.decode_swa_lens = problem.tensor(MEGAMLA_I32, {tokens});
     swa.prefill_gather_lens = problem.tensor(MEGAMLA_I32, {requests - swa.num_decodes});
     problem.check(swa);
