@@ -9,6 +9,7 @@
 #include "cuda/attention/rotation.cuh"
 #include "cuda/prefill_attention/params.hpp"
 #include "cuda/ptx/sync.cuh"
+#include "cuda/ptx/wgmma.cuh"
 
 namespace megamla::cuda::prefill {
 
@@ -135,6 +136,7 @@ __device__ __forceinline__ void store_row(const PrefillParams& p, int token, int
     if (factor[0] == 0 || factor[1] == 0) {
 #pragma unroll
       for (int i = 0; i < 128; ++i) o[i] = factor[i / 2 % 2] == 0 ? 0 : o[i];
+      ptx::pin(o);  // a branch, not a select each
     }
     store_pairs(p, token, head, group, o, factor, c, codes);
     return;

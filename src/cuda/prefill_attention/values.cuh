@@ -90,6 +90,7 @@ struct Values {
       if (length == 0) {
 #pragma unroll
         for (int i = 0; i < kAccumulators; ++i) o[i] = 0;
+        ptx::pin(o);  // a branch, not a select each
       }
       const bool nothing_to_do = idle(p, row, warp);
 #pragma unroll 1

@@ -72,6 +72,7 @@ struct Values {
         for (int b = 0; b < kMyBlocks; ++b) {
 #pragma unroll
           for (int i = 0; i < 8; ++i) o[b][i] = 0;
+          ptx::pin(o[b]);  // a branch, not a select each
         }
       }
 #pragma unroll 1
