@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <array>
+#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <tuple>
@@ -8,6 +10,7 @@
 #include "core/tensor.hpp"
 #include "cuda/block_scaled_linear/block_scaled_linear.hpp"
 #include "cuda/block_scaled_linear/e4m3_kernel.cuh"
+#include "cuda/block_scaled_linear/few_tokens_kernel.cuh"
 #include "cuda/block_scaled_linear/linear_kernel.cuh"
 #include "cuda/block_scaled_linear/tile_plan.hpp"
 #include "cuda/launch.hpp"
@@ -20,6 +23,13 @@ using Params = megamla_block_scaled_linear_params;
 using namespace linear;
 
 constexpr const char* kOp = "block_scaled_linear";
+
+#ifdef MEGAMLA_TUNE  // for sweeps on a device
+int tune(const char* name, int otherwise) {
+  const char* chosen = std::getenv(name);
+  return chosen == nullptr ? otherwise : std::atoi(chosen);
+}
+#endif
 
 bool is_aligned(const megamla_tensor& t, int64_t element, int64_t bytes) {
   const auto at = [&](int64_t offset) { return offset % bytes == 0; };
@@ -138,6 +148,91 @@ Status launch_codes(LinearArgs a, int multiprocessors, cudaStream_t stream) {
   return launch(kOp, overlapping({blocks, kThreads, E4m3Shape::kSharedBytes}), stream, e4m3_kernel, a);
 }
 
+// A kernel for few tokens, and its tile.
+struct FewTokensVariant {
+  Kernel kernel = nullptr;
+  int tiles = 0;
+  int64_t (*shared_bytes)(int64_t in, int row_warps_log2) = nullptr;
+};
+
+template <int kTiles, int kTokens, bool kFp8X, bool kDeep>
+constexpr FewTokensVariant few_tokens_variant() {
+  using Shape = FewTokensShape<kTiles, kTokens, kFp8X, kDeep>;
+  return {few_tokens_kernel<Shape>, kTiles, few_tokens_shared_bytes<Shape>};
+}
+
+using FewTokensVariants = std::array<FewTokensVariant, 4>;
+template <int kTokens, bool kFp8X>
+constexpr FewTokensVariants kFewTokensVariants = {
+    few_tokens_variant<8, kTokens, kFp8X, kTokens == 16>(), few_tokens_variant<5, kTokens, kFp8X, false>(),
+    few_tokens_variant<4, kTokens, kFp8X, false>(), few_tokens_variant<2, kTokens, kFp8X, false>()};
+#ifdef MEGAMLA_TUNE
+template <int kTokens, bool kFp8X>
+constexpr FewTokensVariants kDeepVariants = {
+    few_tokens_variant<8, kTokens, kFp8X, true>(), few_tokens_variant<5, kTokens, kFp8X, true>(),
+    few_tokens_variant<4, kTokens, kFp8X, true>(), few_tokens_variant<2, kTokens, kFp8X, true>()};
+#endif
+
+const FewTokensVariants& few_tokens_variants(int64_t tokens, bool fp8_x) {
+#ifdef MEGAMLA_TUNE
+  if (tune("LIN_DEEP", 0) != 0) {
+    if (tokens <= 8) return fp8_x ? kDeepVariants<8, true> : kDeepVariants<8, false>;
+    return fp8_x ? kDeepVariants<16, true> : kDeepVariants<16, false>;
+  }
+#endif
+  if (tokens <= 8) return fp8_x ? kFewTokensVariants<8, true> : kFewTokensVariants<8, false>;
+  return fp8_x ? kFewTokensVariants<16, true> : kFewTokensVariants<16, false>;
+}
+
+// What that kernel asks for: scales of two groups of columns at once, loads of 16 bytes. Its split of the columns
+// depends on the weights alone, but other tokens' calls take other kernels.
+bool takes_few_tokens(const Params& p, const LinearArgs& a) {
+  return a.tokens <= kMostFewTokens && p.weight_kind != MEGAMLA_LINEAR_WEIGHT_BF16 && p.batch_invariant == 0 &&
+         a.x_aligned && a.weight_scale_aligned && reinterpret_cast<uintptr_t>(a.x_scale) % 2 == 0;
+}
+
+struct FewTokensChoice {
+  const FewTokensVariant* variant = nullptr;
+  int row_warps_log2 = 0;
+};
+
+// The tile that leaves the busiest multiprocessor the fewest rows; of several the largest.
+FewTokensChoice choose_few_tokens(const LinearArgs& a, const FewTokensVariants& list, int multiprocessors) {
+  constexpr int64_t kMostShared = 227 * 1024;
+  FewTokensChoice best{};
+  int64_t least = 0;
+  for (const FewTokensVariant& v : list) {
+#ifdef MEGAMLA_TUNE
+    if (const int tiles = tune("LIN_TILES", 0); tiles != 0 && tiles != v.tiles) continue;
+#endif
+    for (int log2 = 0; log2 <= kFewTokensWarpsLog2; ++log2) {
+      const int64_t rows = int64_t{8} * v.tiles << log2;
+      if (a.out % rows != 0 || (a.output == MEGAMLA_LINEAR_OUT_MXFP8 && rows % 32 != 0)) continue;
+      if (v.shared_bytes(a.in, log2) > kMostShared) continue;
+      const int64_t busiest = ceil_div(a.groups * (a.out / rows), multiprocessors) * rows;
+      if (best.variant == nullptr || busiest < least) {
+        best = {&v, log2};
+        least = busiest;
+      }
+    }
+  }
+  return best;
+}
+
+Status launch_few_tokens(LinearArgs a, const FewTokensChoice& choice, cudaStream_t stream) {
+  const FewTokensVariant& v = *choice.variant;
+  set_tiles(a, 8 * v.tiles << choice.row_warps_log2, 1);
+  a.row_warps_log2 = choice.row_warps_log2;
+  a.called_bytes = kFewTokensCalledBytes;
+#ifdef MEGAMLA_TUNE
+  a.called_bytes = tune("LIN_CALLED", kFewTokensCalledBytes);
+#endif
+  const int64_t shared = v.shared_bytes(a.in, choice.row_warps_log2);
+  MEGAMLA_CUDA_CALL(
+      kOp, cudaFuncSetAttribute(v.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
+  return launch(kOp, overlapping({a.row_tiles, kFewTokensThreads, static_cast<size_t>(shared)}), stream, v.kernel, a);
+}
+
 struct Choice {
   const Variant* variant;
   int splits;
@@ -172,6 +267,11 @@ Status block_scaled_linear(const Params& p, const megamla_exec& exec) {
   LinearArgs a = args_of(p, s);
   const bool fp8_x = p.input != MEGAMLA_LINEAR_IN_BF16;
   const int weight_bytes = p.weight_kind == MEGAMLA_LINEAR_WEIGHT_BF16 ? 2 : 1;
+  if (takes_few_tokens(p, a)) {
+    const FewTokensChoice choice =
+        choose_few_tokens(a, few_tokens_variants(a.tokens, fp8_x), multiprocessors(p.x.cuda_device));
+    if (choice.variant != nullptr) return launch_few_tokens(a, choice, exec.stream);
+  }
   const std::vector<Variant>* list = nullptr;
   MEGAMLA_RETURN_IF_ERROR(prepared_variants(p.x.cuda_device, fp8_x, weight_bytes, &list));
   const TileWork work{s.tokens, s.groups, s.in, s.out, weight_bytes, fp8_x ? 1 : 2};

@@ -13,6 +13,10 @@ struct LinearArgs {
   uint32_t group_row_tiles;         // of one
   uint32_t splits;                  // blocks that share a tile's columns: a cluster
 
+  // Of the kernel for few tokens: how many of a block's warps have rows of their own, and the bytes of a row that are
+  // called to L2 while the kernel before ends.
+  int row_warps_log2, called_bytes;
+
   const void* x;
   int64_t x_token, x_group;  // strides
   bool x_aligned;            // every unit of x (inputs.cuh) begins at a multiple of 16 bytes

@@ -198,6 +198,9 @@ __device__ __forceinline__ void copy_16_async_streaming(uint32_t to, const void*
   asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(yes ? 16 : 0)
                : "memory");
 }
+__device__ __forceinline__ void copy_16_async_whole(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
 // Calls `bytes` bytes, a multiple of 16, to L2.
 __device__ __forceinline__ void call_to_l2(const void* from, uint32_t bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
