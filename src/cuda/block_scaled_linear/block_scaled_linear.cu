@@ -98,6 +98,13 @@ std::vector<Variant> variants(int weight_bytes) {
           variant<TileShape<128, 1, 1>, kFp8X>(), variant<TileShape<128, 2, 1>, kFp8X>()};
 }
 
+// Those of the kernel that multiplies codes.
+template <class Shape>
+Variant codes_variant() {
+  return {e4m3_kernel<Shape>, size_t{Shape::kSharedBytes}, {Shape::kRows, Shape::kTokens, Shape::kBlocksPerSm, {}}};
+}
+std::vector<Variant> codes_variants() { return {codes_variant<E4m3Shape<1>>(), codes_variant<E4m3Shape<2>>()}; }
+
 LaunchShape shape_of(const Variant& v, int64_t clusters, int splits) {
   LaunchShape shape = overlapping({clusters * splits, kThreads, v.shared_bytes});
   shape.cluster = splits;
@@ -116,13 +123,16 @@ cudaError_t prepare(Variant& v, int multiprocessors) {
 }
 
 // Asked once for each device: the answers do not change, and each call would wait for them.
+constexpr int kCodes = 0;  // in place of weight_bytes: codes_variants
 Status prepared_variants(int32_t device, bool fp8_x, int weight_bytes, const std::vector<Variant>** found) {
   static std::mutex mutex;
   static std::map<std::tuple<int32_t, bool, int>, std::vector<Variant>> known;
   const std::lock_guard lock(mutex);
   const auto key = std::tuple(device, fp8_x, weight_bytes);
   if (known.find(key) == known.end()) {
-    std::vector<Variant> list = fp8_x ? variants<true>(weight_bytes) : variants<false>(weight_bytes);
+    std::vector<Variant> list = weight_bytes == kCodes ? codes_variants()
+                                : fp8_x                ? variants<true>(weight_bytes)
+                                                       : variants<false>(weight_bytes);
     for (Variant& v : list) MEGAMLA_CUDA_CALL(kOp, prepare(v, multiprocessors(device)));
     known[key] = std::move(list);
   }
@@ -137,15 +147,7 @@ bool multiplies_codes(const Params& p, const LinearArgs& a) {
   if (off) return false;
   const auto word_aligned = [](const megamla_tensor& t) { return reinterpret_cast<uintptr_t>(t.data) % 4 == 0; };
   return p.input != MEGAMLA_LINEAR_IN_BF16 && p.weight_kind != MEGAMLA_LINEAR_WEIGHT_BF16 && p.batch_invariant == 0 &&
-         a.in % E4m3Shape::kColumns == 0 && a.x_aligned && a.weight_scale_aligned && word_aligned(p.x_scale);
-}
-
-Status launch_codes(LinearArgs a, int multiprocessors, cudaStream_t stream) {
-  set_tiles(a, E4m3Shape::kRows, E4m3Shape::kTokens);
-  MEGAMLA_CUDA_CALL(kOp, cudaFuncSetAttribute(e4m3_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                              int{E4m3Shape::kSharedBytes}));
-  const int64_t blocks = std::min<int64_t>(int64_t{a.row_tiles} * a.token_tiles, multiprocessors);
-  return launch(kOp, overlapping({blocks, kThreads, E4m3Shape::kSharedBytes}), stream, e4m3_kernel, a);
+         a.in % E4m3Shape<1>::kColumns == 0 && a.x_aligned && a.weight_scale_aligned && word_aligned(p.x_scale);
 }
 
 // A kernel for few tokens, and its tile.
@@ -259,6 +261,31 @@ Choice choose(const std::vector<Variant>& list, const TileWork& work, bool batch
   return best;
 }
 
+Choice choose_codes(const std::vector<Variant>& list, const TileWork& work) {
+  const int64_t pieces = ceil_div(work.in, kSplitColumns);
+  Choice best{};
+  int64_t least = 0;
+  for (const Variant& v : list) {
+    for (int splits = 1; splits <= std::min<int64_t>(pieces, kMaxSplits); ++splits) {
+      if (v.tile.clusters[static_cast<size_t>(splits)] == 0) continue;
+      const int64_t clocks = e4m3_clocks(work, v.tile, splits);
+      if (best.variant != nullptr && clocks >= least) continue;
+      best = {&v, splits};
+      least = clocks;
+    }
+  }
+  return best;
+}
+
+Status launch_tiles(LinearArgs a, const Choice& choice, cudaStream_t stream) {
+  set_tiles(a, choice.variant->tile.rows, choice.variant->tile.tokens);
+  a.splits = static_cast<uint32_t>(choice.splits);
+  // Blocks that share no tile walk over many; clusters take one each.
+  int64_t clusters = int64_t{a.row_tiles} * a.token_tiles;
+  if (choice.splits == 1) clusters = std::min<int64_t>(clusters, choice.variant->tile.clusters[1]);
+  return launch(kOp, shape_of(*choice.variant, clusters, choice.splits), stream, choice.variant->kernel, a);
+}
+
 }  // namespace
 
 Status block_scaled_linear(const Params& p, const megamla_exec& exec) {
@@ -266,26 +293,17 @@ Status block_scaled_linear(const Params& p, const megamla_exec& exec) {
   if (s.tokens == 0) return {};
   LinearArgs a = args_of(p, s);
   const bool fp8_x = p.input != MEGAMLA_LINEAR_IN_BF16;
-  const int weight_bytes = p.weight_kind == MEGAMLA_LINEAR_WEIGHT_BF16 ? 2 : 1;
   if (takes_few_tokens(p, a)) {
     const FewTokensChoice choice =
         choose_few_tokens(a, few_tokens_variants(a.tokens, fp8_x), multiprocessors(p.x.cuda_device));
     if (choice.variant != nullptr) return launch_few_tokens(a, choice, exec.stream);
   }
+  const bool codes = multiplies_codes(p, a);
+  const int weight_bytes = codes ? kCodes : p.weight_kind == MEGAMLA_LINEAR_WEIGHT_BF16 ? 2 : 1;
   const std::vector<Variant>* list = nullptr;
   MEGAMLA_RETURN_IF_ERROR(prepared_variants(p.x.cuda_device, fp8_x, weight_bytes, &list));
   const TileWork work{s.tokens, s.groups, s.in, s.out, weight_bytes, fp8_x ? 1 : 2};
-  const Choice choice = choose(*list, work, p.batch_invariant != 0);
-  if (multiplies_codes(p, a) && e4m3_clocks(work, multiprocessors(p.x.cuda_device)) <
-                                    estimated_clocks(work, choice.variant->tile, choice.splits)) {
-    return launch_codes(a, multiprocessors(p.x.cuda_device), exec.stream);
-  }
-  set_tiles(a, choice.variant->tile.rows, choice.variant->tile.tokens);
-  a.splits = static_cast<uint32_t>(choice.splits);
-  // Blocks that share no tile walk over many; clusters take one each.
-  int64_t clusters = int64_t{a.row_tiles} * a.token_tiles;
-  if (choice.splits == 1) clusters = std::min<int64_t>(clusters, choice.variant->tile.clusters[1]);
-  return launch(kOp, shape_of(*choice.variant, clusters, choice.splits), exec.stream, choice.variant->kernel, a);
+  return launch_tiles(a, codes ? choose_codes(*list, work) : choose(*list, work, p.batch_invariant != 0), exec.stream);
 }
 
 }  // namespace megamla::cuda

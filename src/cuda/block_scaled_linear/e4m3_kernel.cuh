@@ -29,83 +29,82 @@ __device__ inline float scale_factor(uint32_t a, uint32_t b) {
 }
 __device__ inline uint32_t byte_of(uint32_t word, int i) { return (word >> (8 * i)) & 0xff; }
 
-// A producer thread's scales: two tokens, and a row; its warp has a block of 32 rows.
+// A producer thread's scales: of some tokens and a row; its warp has a block of 32 rows.
+template <class Shape>
 class E4m3Scales {
-  using Shape = E4m3Shape;
   static constexpr int kOwnTokens = Shape::kTokens / kProducerThreads;
   static_assert(Shape::kRows == kProducerThreads);
 
  public:
   __device__ explicit E4m3Scales(int thread) : thread_(thread) {}
   __device__ void begin(const LinearArgs& a, const TilePlace& p) {
-    first_token_ = p.first_token;
-    group_ = static_cast<int>(p.group);
-    const int64_t first = row_scales(a, p, 0);
-    of_rows_ = a.weight_scale + first;
-    row_ = static_cast<int>(row_scales(a, p, thread_) - first);
+    // Rows beyond the last have the last one's, tokens likewise.
+    const int64_t row = p.group * a.out + min(p.first_row + thread_, a.out - 1);
+    of_row_ = a.weight_scale + (row >> a.rows_per_scale_log2) * (a.in / 32);
 #pragma unroll
-    for (int i = 1; i < Shape::kRowBlocks; ++i) block_[i - 1] = static_cast<int>(row_scales(a, p, 32 * i) - first);
+    for (int i = 0; i < kOwnTokens; ++i) {
+      const int64_t token = min(p.first_token + thread_ + i * kProducerThreads, a.tokens - 1);
+      of_token_[i] = static_cast<const uint8_t*>(a.x_scale) + x_scale_of_token(a, token, p.group);
+    }
   }
-  __device__ void load(const LinearArgs& a, int column) {
+  // Words of four groups.
+  __device__ void copy(const LinearArgs& a, int column, uint32_t stage) const {
     const int64_t of_column = x_scale_of_column(a, column);
 #pragma unroll
     for (int i = 0; i < kOwnTokens; ++i) {
-      const int64_t token = min(first_token_ + thread_ + i * kProducerThreads, a.tokens - 1);
-      token_words_[i] = word(static_cast<const uint8_t*>(a.x_scale) + x_scale_of_token(a, token, group_) + of_column);
+      ptx::copy_4_async(stage + Shape::kTokenWords + 4 * (thread_ + i * kProducerThreads), of_token_[i] + of_column,
+                        true);
     }
-    const uint8_t* of_rows = of_rows_ + column / 32;
-    row_word_ = word(of_rows + row_);
-#pragma unroll
-    for (int i = 0; i < Shape::kRowBlocks; ++i) block_words_[i] = word(of_rows + (i == 0 ? 0 : block_[i - 1]));
+    ptx::copy_4_async(stage + Shape::kRowWords + 4 * thread_, of_row_ + column / 32, true);
   }
-  __device__ void store(uint32_t stage) const {
+  // From the words of all producers.
+  __device__ void make_factors(uint32_t stage) const {
+    uint32_t blocks[Shape::kRowBlocks];
+#pragma unroll
+    for (int i = 0; i < Shape::kRowBlocks; ++i) {
+      blocks[i] = ptx::load_shared_word(stage + Shape::kRowWords + 4 * 32 * i);
+    }
 #pragma unroll
     for (int i = 0; i < kOwnTokens; ++i) {
       const int token = thread_ + i * kProducerThreads;
-      ptx::store_shared(stage + Shape::kTokenWords + 4 * token, token_words_[i]);
+      const uint32_t of_token = ptx::load_shared_word(stage + Shape::kTokenWords + 4 * token);
 #pragma unroll
       for (int group = 0; group < Shape::kScaleGroups; ++group) {
-        const uint32_t x = byte_of(token_words_[i], group);
+        const uint32_t x = byte_of(of_token, group);
         uint32_t factors[Shape::kRowBlocks];
 #pragma unroll
         for (int block = 0; block < Shape::kRowBlocks; ++block) {
-          factors[block] = __float_as_uint(scale_factor(x, byte_of(block_words_[block], group)));
+          factors[block] = __float_as_uint(scale_factor(x, byte_of(blocks[block], group)));
         }
         ptx::store_shared(stage + (group * Shape::kTokens + token) * 16,
                           uint4{factors[0], factors[1], factors[2], factors[3]});
       }
     }
-    ptx::store_shared(stage + Shape::kRowWords + 4 * thread_, row_word_);
-    const bool shared = __all_sync(kFullWarp, row_word_ == __shfl_sync(kFullWarp, row_word_, 0));
+    const uint32_t own = ptx::load_shared_word(stage + Shape::kRowWords + 4 * thread_);
+    const bool shared = __all_sync(kFullWarp, own == __shfl_sync(kFullWarp, own, 0));
     if (thread_ % 32 == 0) ptx::store_shared(stage + Shape::kShared + thread_ / 32 * 4, uint32_t{shared ? 1U : 0U});
   }
 
  private:
-  // Rows beyond the last have the last one's.
-  __device__ static int64_t row_scales(const LinearArgs& a, const TilePlace& p, int row) {
-    const int64_t of_all = p.group * a.out + min(p.first_row + row, a.out - 1);
-    return (of_all >> a.rows_per_scale_log2) * (a.in / 32);
-  }
-  __device__ static uint32_t word(const uint8_t* from) { return __ldg(reinterpret_cast<const uint32_t*>(from)); }
-
-  int thread_, group_;
-  int64_t first_token_;
-  const uint8_t* of_rows_;  // of the tile's first row
-  int row_, block_[Shape::kRowBlocks - 1];
-  uint32_t token_words_[kOwnTokens], row_word_, block_words_[Shape::kRowBlocks];
+  int thread_;
+  const uint8_t* of_token_[kOwnTokens];
+  const uint8_t* of_row_;
 };
 
-__device__ inline void produce_codes(const LinearArgs& a, const Shared<E4m3Shape>& shared, int thread) {
-  using Shape = E4m3Shape;
+template <class Shape>
+__device__ inline void produce_codes(const LinearArgs& a, const Shared<Shape>& shared, int thread) {
   RowCopies<Shape::kTokens, Shape::kColumns> x(thread);
   RowCopies<Shape::kRows, Shape::kColumns> weights(thread);
-  E4m3Scales scales(thread);
+  E4m3Scales<Shape> scales(thread);
   RingPlace<Shape> place;
-  int loaded = -1;  // the stage whose scales are in registers
-  const auto finish = [&](int stage) {
+  RingPlace<Shape> behind;  // the first stage that is on its way
+  int on_their_way = 0;
+  const auto finish = [&] {
     ptx::fence_async_proxy();
-    scales.store(shared.scales(stage));
-    ptx::mbarrier_arrive(shared.full(stage));
+    ptx::named_barrier<2, kProducerThreads>();
+    scales.make_factors(shared.scales(behind.stage));
+    ptx::mbarrier_arrive(shared.full(behind.stage));
+    behind.advance();
   };
   for (TileWalk walk(a); walk.more(); walk.advance()) {
     const TilePlace p = tile_place<Shape>(a, walk);
@@ -114,77 +113,77 @@ __device__ inline void produce_codes(const LinearArgs& a, const Shared<E4m3Shape
     x.begin(static_cast<const uint8_t*>(a.x) + p.first_token * a.x_token + p.group * a.x_group, a.x_token,
             a.tokens - p.first_token, p.end);
     scales.begin(a, p);
-    for (int column = 0; column < p.end; column += Shape::kColumns) {
+    for (int column = p.begin; column < p.end; column += Shape::kColumns) {
       ptx::mbarrier_wait(shared.empty(place.stage), place.parity ^ 1);
-      x.copy(column, shared.x(place.stage));
       weights.copy(column, shared.weights(place.stage));
+      scales.copy(a, column, shared.scales(place.stage));
+      x.copy(column, shared.x(place.stage));
       ptx::commit_copies();
-      if (loaded >= 0) {
-        ptx::wait_copies<1>();
-        finish(loaded);
+      if (on_their_way == Shape::kLag) {
+        ptx::wait_copies<Shape::kLag>();
+        finish();
+      } else {
+        ++on_their_way;
       }
-      scales.load(a, column);
-      loaded = place.stage;
       place.advance();
     }
   }
-  if (loaded < 0) return;
   ptx::wait_copies<0>();
-  finish(loaded);
+  for (; on_their_way > 0; --on_their_way) finish();
 }
 
-// 128 tokens by 128 rows of a warpgroup.
+// 64 or 128 tokens by 128 rows of a warpgroup. The products of 64 tokens and 32 columns come in two halves of the rows:
+// while one half's are added to the sums, the tensor cores work on the other.
+template <class Shape>
 class CodeMultiplier {
-  using Shape = E4m3Shape;
-  static constexpr int kRowPairs = Shape::kRows / 8;  // of a lane, in each of its tokens
+  static constexpr int kHalfRows = Shape::kRows / 2;
 
  public:
   __device__ CodeMultiplier(const Shared<Shape>& shared, int thread) : shared_(shared), thread_(thread) {
     token_ = thread / 128 * 64 * Shape::kTokenTiles + thread / 32 % 4 * 16 + thread % 32 / 4;
   }
 
-  __device__ void run(int columns) {
+  __device__ void run(const TilePlace& p) {
 #pragma unroll
     for (auto& of_tile : sum_) {
 #pragma unroll
       for (float& value : of_tile) value = 0;
     }
 #pragma unroll 1
-    for (int column = 0; column < columns; column += Shape::kColumns) {
+    for (int column = p.begin; column < p.end; column += Shape::kColumns) {
       ptx::mbarrier_wait(shared_.full(place_.stage), place_.parity);
       const uint32_t scales = shared_.scales(place_.stage);
       const uint4 blocks = ptx::load_shared(scales + Shape::kShared);
-      const bool shared = (blocks.x & blocks.y & blocks.z & blocks.w) != 0;
-      const ptx::Descriptor x(shared_.x(place_.stage) + thread_ / 128 * 64 * Shape::kTokenTiles * 128, 0, 1024);
-      const ptx::Descriptor weights(shared_.weights(place_.stage), 0, 1024);
-#pragma unroll 1
-      for (int group = 0; group < Shape::kScaleGroups; ++group) {
-#pragma unroll
-        for (int tile = 0; tile < Shape::kTokenTiles; ++tile) {
-          float products[64];
-          ptx::wgmma_fence();
-          ptx::wgmma_e4m3_m64n128k32(products, x.at(tile * 64 * 128 + group * 32), weights.at(group * 32));
-          ptx::wgmma_commit();
-          const uint32_t table = scales + (group * Shape::kTokens + token_ + 64 * tile) * 16;
-          const uint4 factors[2] = {ptx::load_shared(table), ptx::load_shared(table + 8 * 16)};
-          ptx::wgmma_wait<0>();
-          ptx::pin(products);
-          if (shared) {
-            add(products, factors, sum_[tile]);
-          } else {
-            add_by_rows(products, scales, group, tile, sum_[tile]);
-          }
-        }
+      if ((blocks.x & blocks.y & blocks.z & blocks.w) != 0) {
+        add_stage(scales);
+      } else {
+        add_stage_by_rows(scales);
       }
       if (thread_ % 32 == 0) ptx::mbarrier_arrive(shared_.empty(place_.stage));
       place_.advance();
     }
   }
 
+  // To [token][row] of the block's sums.
+  __device__ void write_sums(float* sums) const {
+    float* to = sums + token_ * Shape::kSumPitch + thread_ % 4 * 2;
+#pragma unroll
+    for (int tile = 0; tile < Shape::kTokenTiles; ++tile) {
+#pragma unroll
+      for (int i = 0; i < 32; ++i) {
+        const float* pair = &sum_[tile][2 * i];
+        *reinterpret_cast<float2*>(to + (64 * tile + 8 * (i % 2)) * Shape::kSumPitch + i / 2 * 8) = {pair[0], pair[1]};
+      }
+    }
+  }
+
   // A warp's tokens, 8 by 64 rows at a time, through its own part of shared memory.
   __device__ void store(const LinearArgs& a, const TilePlace& p) const {
-    const int lane = thread_ % 32;
-    float* turn = shared_.round_sums() + thread_ / 32 * (Shape::kTurnBytes / 4);
+    int thread = thread_;
+    ptx::forget(thread);  // nothing of this waits in registers while products are added
+    const int lane = thread % 32;
+    const int token = thread / 128 * 64 * Shape::kTokenTiles + thread / 32 % 4 * 16;
+    float* turn = shared_.round_sums() + thread / 32 * (Shape::kTurnBytes / 4);
     float* to = turn + lane / 4 * Shape::kTurnPitch + lane % 4 * 2;
     const int lane_row = lane % 16 * kLaneRows;
     const float* from = turn + lane / 16 * Shape::kTurnPitch + lane_row;
@@ -196,15 +195,15 @@ class CodeMultiplier {
         if (i == part) write_part(i, to);
       }
       __syncwarp();
-      const int64_t first = p.first_token + token_ - lane / 4 + part / 4 * 64 + part / 2 % 2 * 8;
+      const int64_t first = p.first_token + token + part / 4 * 64 + part / 2 % 2 * 8;
       const int64_t row = p.first_row + part % 2 * Shape::kTurnRows + lane_row;
 #pragma unroll 1
       for (int i = 0; i < 8 && first + i < a.tokens; i += 2) {  // two tokens at once
         const float4 four = *reinterpret_cast<const float4*>(from + i * Shape::kTurnPitch);
         float v[kLaneRows] = {four.x, four.y, four.z, four.w};
         // A token beyond the last is left out as a row beyond the last is.
-        const int64_t token = first + i + lane / 16;
-        store_lane(a, v, token, p.group, token < a.tokens ? row : a.out);
+        const int64_t to_token = first + i + lane / 16;
+        store_lane(a, v, to_token, p.group, to_token < a.tokens ? row : a.out);
       }
     }
   }
@@ -219,17 +218,82 @@ class CodeMultiplier {
       *reinterpret_cast<float2*>(to + 8 * i) = {pair[0], pair[1]};
     }
   }
-  __device__ static void add(const float (&products)[64], const uint4 (&factors)[2], float (&sum)[64]) {
+  using Products = float[kHalfRows / 2];
+
+  // Step: a half of the rows, of a tile of tokens, of 32 columns.
+  static constexpr int kSteps = 2 * Shape::kTokenTiles * Shape::kScaleGroups;
+  static constexpr int half_of(int step) { return step % 2; }
+  static constexpr int tile_of(int step) { return step / 2 % Shape::kTokenTiles; }
+  static constexpr int group_of(int step) { return step / 2 / Shape::kTokenTiles; }
+
+  __device__ void multiply(Products& products, const ptx::Descriptor& x, const ptx::Descriptor& weights,
+                           int step) const {
+    ptx::wgmma_fence();
+    ptx::wgmma_e4m3_m64n64k32(products, x.at(tile_of(step) * 64 * 128 + group_of(step) * 32),
+                              weights.at(half_of(step) * kHalfRows * 128 + group_of(step) * 32));
+    ptx::wgmma_commit();
+  }
+  __device__ ptx::Descriptor x_of_stage() const {
+    return {shared_.x(place_.stage) + thread_ / 128 * 64 * Shape::kTokenTiles * 128, 0, 1024};
+  }
+  __device__ ptx::Descriptor weights_of_stage() const { return {shared_.weights(place_.stage), 0, 1024}; }
+
+  // Rows share their scales: a table has the factors. While one step's products are added, those of the next come.
+  __device__ void add_stage(uint32_t scales) {
+    const ptx::Descriptor x = x_of_stage();
+    const ptx::Descriptor weights = weights_of_stage();
+    Products products[2] = {};
+    multiply(products[0], x, weights, 0);
+    multiply(products[1], x, weights, 1);
+    uint4 factors[2];
 #pragma unroll
-    for (int i = 0; i < 64; ++i) {
-      const uint4& of_token = factors[i / 2 % 2];
-      const int block = i / 16;
-      const uint32_t bits = block == 0 ? of_token.x : block == 1 ? of_token.y : block == 2 ? of_token.z : of_token.w;
-      sum[i] = fmaf(products[i], __uint_as_float(bits), sum[i]);
+    for (int step = 0; step < kSteps; ++step) {
+      if (half_of(step) == 0) {
+        const uint32_t table = scales + (group_of(step) * Shape::kTokens + token_ + 64 * tile_of(step)) * 16;
+        factors[0] = ptx::load_shared(table);
+        factors[1] = ptx::load_shared(table + 8 * 16);
+      }
+      if (step + 1 < kSteps) {
+        ptx::wgmma_wait<1>();
+      } else {
+        ptx::wgmma_wait<0>();
+      }
+      ptx::pin(products[step % 2]);
+      add(products[step % 2], factors, half_of(step), sum_[tile_of(step)]);
+      if (step + 2 < kSteps) multiply(products[step % 2], x, weights, step + 2);
     }
   }
+  __device__ static void add(const Products& products, const uint4 (&factors)[2], int half, float (&sum)[64]) {
+#pragma unroll
+    for (int i = 0; i < kHalfRows / 2; ++i) {
+      const uint4& of_token = factors[i / 2 % 2];
+      const int block = 2 * half + i / 16;
+      const uint32_t bits = block == 0 ? of_token.x : block == 1 ? of_token.y : block == 2 ? of_token.z : of_token.w;
+      float& to = sum[half * kHalfRows / 2 + i];
+      to = fmaf(products[i], __uint_as_float(bits), to);
+    }
+  }
+
   // A scale for each row.
-  __device__ void add_by_rows(const float (&products)[64], uint32_t scales, int group, int tile,
+  __device__ void add_stage_by_rows(uint32_t scales) {
+    const ptx::Descriptor x = x_of_stage();
+    const ptx::Descriptor weights = weights_of_stage();
+#pragma unroll 1
+    for (int group = 0; group < Shape::kScaleGroups; ++group) {
+#pragma unroll
+      for (int step = 0; step < 2 * Shape::kTokenTiles; ++step) {
+        Products products = {};
+        ptx::wgmma_fence();
+        ptx::wgmma_e4m3_m64n64k32(products, x.at(tile_of(step) * 64 * 128 + group * 32),
+                                  weights.at(half_of(step) * kHalfRows * 128 + group * 32));
+        ptx::wgmma_commit();
+        ptx::wgmma_wait<0>();
+        ptx::pin(products);
+        add_by_rows(products, scales, group, tile_of(step), half_of(step), sum_[tile_of(step)]);
+      }
+    }
+  }
+  __device__ void add_by_rows(const Products& products, uint32_t scales, int group, int tile, int half,
                               float (&sum)[64]) const {
     uint32_t of_token[2];
 #pragma unroll
@@ -238,14 +302,14 @@ class CodeMultiplier {
           byte_of(ptx::load_shared_word(scales + Shape::kTokenWords + 4 * (token_ + 64 * tile + 8 * i)), group);
     }
 #pragma unroll
-    for (int pair = 0; pair < kRowPairs; ++pair) {
+    for (int pair = 0; pair < kHalfRows / 8; ++pair) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const int row = 8 * pair + thread_ % 4 * 2 + i;
+        const int row = half * kHalfRows + 8 * pair + thread_ % 4 * 2 + i;
         const uint32_t of_row = byte_of(ptx::load_shared_word(scales + Shape::kRowWords + 4 * row), group);
 #pragma unroll
         for (int k = 0; k < 2; ++k) {
-          float& to = sum[4 * pair + 2 * k + i];
+          float& to = sum[half * kHalfRows / 2 + 4 * pair + 2 * k + i];
           to = fmaf(products[4 * pair + 2 * k + i], scale_factor(of_token[k], of_row), to);
         }
       }
@@ -258,27 +322,46 @@ class CodeMultiplier {
   float sum_[Shape::kTokenTiles][64];
 };
 
+template <class Shape>
+__device__ inline void multiply_codes(const LinearArgs& a, const Shared<Shape>& shared, int thread) {
+  CodeMultiplier<Shape> multiplier(shared, thread);
+  for (TileWalk walk(a); walk.more(); walk.advance()) {
+    multiplier.run(tile_place<Shape>(a, walk));
+    ptx::forget(walk.tile);
+    const TilePlace p = tile_place<Shape>(a, walk);
+    if (a.splits > 1) {
+      ptx::named_barrier<1, kMultiplierThreads>();  // all are done with the stages
+      multiplier.write_sums(shared.cluster_sums());
+      ptx::cluster_barrier();
+      store_tokens<Shape>(a, p, shared.cluster_sums(), walk.rank, 0, Shape::kTokens, thread);
+      ptx::cluster_leave();
+      return;
+    }
+    multiplier.store(a, p);
+    if (p.first_token + Shape::kTokens >= a.tokens) store_padding<Shape>(a, p, thread / 32, kMultiplierWarps);
+  }
+}
+
+template <class Shape>
 __global__ void __launch_bounds__(kThreads, 1) e4m3_kernel(const __grid_constant__ LinearArgs a) {
   extern __shared__ uint8_t memory[];
-  const Shared<E4m3Shape> shared(memory);
+  const Shared<Shape> shared(memory);
   ptx::let_next_begin();
   if (threadIdx.x == 0) shared.init_barriers();
   __syncthreads();
-  ptx::wait_for_previous();
   const auto thread = static_cast<int>(threadIdx.x);
-  if (thread >= kMultiplierThreads) {
-    ptx::give_registers<E4m3Shape::kProducerRegisters>();
+  if (thread < kMultiplierThreads) {
+    ptx::take_registers<Shape::kMultiplierRegisters>();
+    ptx::wait_for_previous();
+    multiply_codes(a, shared, thread);
+  } else {
+    ptx::give_registers<Shape::kProducerRegisters>();
+    call_first_stages<Shape>(a, thread - kMultiplierThreads);
+    ptx::wait_for_previous();
     produce_codes(a, shared, thread - kMultiplierThreads);
-    return;
-  }
-  ptx::take_registers<E4m3Shape::kMultiplierRegisters>();
-  CodeMultiplier multiplier(shared, thread);
-  for (TileWalk walk(a); walk.more(); walk.advance()) {
-    const TilePlace p = tile_place<E4m3Shape>(a, walk);
-    multiplier.run(p.end);
-    multiplier.store(a, p);
-    if (p.first_token + E4m3Shape::kTokens >= a.tokens) {
-      store_padding<E4m3Shape>(a, p, thread / 32, kMultiplierWarps);
+    if (a.splits > 1) {  // both meetings of the multipliers, who alone have something to show
+      ptx::cluster_leave();
+      ptx::cluster_leave();
     }
   }
 }

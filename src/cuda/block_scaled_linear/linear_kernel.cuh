@@ -25,19 +25,6 @@ __device__ inline void call_rows(const WeightRows& rows, const TilePlace& p, int
   if (bytes > 0 && thread < rows.count) ptx::call_to_l2(rows.first + thread * rows.pitch + from, bytes);
 }
 
-// While the kernel before this one ends: no kernel's result is read, but the weights of the first stages of the first
-// tile come to L2. Weights that are just being written are read from there as they are by then.
-template <class Shape>
-__device__ inline void call_first_stages(const LinearArgs& a, int thread) {
-  const TilePlace p = tile_place<Shape>(a, TileWalk(a));
-  const WeightRows rows = weight_rows<Shape>(a, p);
-  const int bytes = min(p.end - p.begin, Shape::kStages * Shape::kColumns) * Shape::kWeightBytes;
-#pragma unroll
-  for (int row = thread; row < Shape::kRows; row += kProducerThreads) {
-    if (row < rows.count) ptx::call_to_l2(rows.first + row * rows.pitch + p.begin * Shape::kWeightBytes, bytes);
-  }
-}
-
 // Weights of a stage are on their way as soon as the stage is free; x and scales, which pass through registers, follow
 // one stage later.
 template <class Shape, bool kFp8X>

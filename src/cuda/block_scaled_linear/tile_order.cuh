@@ -5,6 +5,7 @@
 
 #include "cuda/block_scaled_linear/linear_args.hpp"
 #include "cuda/block_scaled_linear/tile_shape.hpp"
+#include "cuda/ptx/sync.cuh"
 
 namespace megamla::cuda::linear {
 
@@ -61,6 +62,19 @@ __device__ inline TilePlace tile_place(const LinearArgs& a, const TileWalk& walk
     p.end = min(static_cast<int>(pieces * (walk.rank + 1) / a.splits * kSplitColumns), p.end);
   }
   return p;
+}
+
+// While the kernel before this one ends: no kernel's result is read, but the weights of the first stages of the first
+// tile come to L2. Weights that are just being written are read from there as they are by then.
+template <class Shape>
+__device__ inline void call_first_stages(const LinearArgs& a, int thread) {
+  const TilePlace p = tile_place<Shape>(a, TileWalk(a));
+  const WeightRows rows = weight_rows<Shape>(a, p);
+  const int bytes = min(p.end - p.begin, Shape::kStages * Shape::kColumns) * Shape::kWeightBytes;
+#pragma unroll
+  for (int row = thread; row < Shape::kRows; row += kProducerThreads) {
+    if (row < rows.count) ptx::call_to_l2(rows.first + row * rows.pitch + p.begin * Shape::kWeightBytes, bytes);
+  }
 }
 
 }  // namespace megamla::cuda::linear

@@ -5,7 +5,7 @@
 #include <array>
 #include <cstdint>
 
-#include "cuda/block_scaled_linear/e4m3_shape.hpp"
+#include "cuda/block_scaled_linear/tile_shape.hpp"
 
 namespace megamla::cuda::linear {
 
@@ -41,13 +41,19 @@ inline int64_t estimated_clocks(const TileWork& w, const Tile& t, int splits) {
   return waves * (ceil_div(ceil_div(w.in, kSplitColumns), splits) * piece + kStart + merge);
 }
 
-// The same of the kernel that multiplies codes: 128 columns of a tile take as long as shared memory takes to pass their
-// operands, codes and factors.
-inline int64_t e4m3_clocks(const TileWork& w, int multiprocessors) {
-  constexpr int64_t kPiece = 1500;
-  constexpr int64_t kEnds = 4500;  // first loads, and the sums on their way out
-  const int64_t tiles = ceil_div(w.tokens, E4m3Shape::kTokens) * w.groups * ceil_div(w.out, E4m3Shape::kRows);
-  return ceil_div(tiles, multiprocessors) * (ceil_div(w.in, kSplitColumns) * kPiece + kEnds);
+// The same of the kernel that multiplies codes, whose bound is to issue the additions of products.
+inline int64_t e4m3_clocks(const TileWork& w, const Tile& t, int splits) {
+  constexpr int64_t kPiece = 1100;  // 128 columns, rows and tokens
+  constexpr int64_t kL2 = 30;
+  constexpr int64_t kPeerMemory = 14;
+  constexpr int64_t kEnds = 3000;  // first loads, and the sums on their way out
+  constexpr int64_t kMeet = 1500;
+  const int64_t piece = std::max(kPiece * t.tokens / 128, kSplitColumns * (t.rows + t.tokens) / kL2);
+  const int64_t tiles = ceil_div(w.tokens, t.tokens) * w.groups * ceil_div(w.out, t.rows);
+  const int64_t waves = ceil_div(tiles, t.clusters[static_cast<size_t>(splits)]);
+  const int64_t peers = int64_t{t.rows} * t.tokens * 4 * (splits - 1) / splits;
+  const int64_t merge = splits == 1 ? 0 : kMeet + peers / kPeerMemory;
+  return waves * (ceil_div(ceil_div(w.in, kSplitColumns), splits) * piece + kEnds + merge);
 }
 
 // At least two pieces of the columns each.
