@@ -128,6 +128,11 @@ Status decode_attention(const megamla_decode_attention_params& p, const megamla_
   set_tiles(d);
   plan::DecodeDevice device{};
   MEGAMLA_CUDA_CALL("decode_attention", decode_attention_device(window, compressed, &device));
+#if defined(MEGAMLA_TUNE)  // for sweeps on a device
+  if (const char* most = std::getenv("MEGAMLA_DECODE_CLUSTER")) {
+    for (size_t n = std::strtoul(most, nullptr, 10) + 1; n < device.clusters.size(); ++n) device.clusters[n] = 0;
+  }
+#endif
   d.places = places_of(p.output);
   const bool ragged = d.keys[0].lens != nullptr || d.keys[1].lens != nullptr;
   plan::DecodeSplit split = plan::decode_split({d.items, d.tiles, ragged, p.batch_invariant != 0, d.places}, device);

@@ -207,6 +207,11 @@ struct Producer {
     ptx::commit_copies();
   }
 
+  // Until 128 dims of the stage may be written.
+  __device__ __forceinline__ void wait_for_stage(const Ring& ring, int dims) const {
+    ptx::mbarrier_wait(&shared.barriers.keys_empty[ring.stage()][dims], ring.parity() ^ 1);
+  }
+
   __device__ __forceinline__ void hand_over(int stage, int tile_part) const {
     if (!kReadersFence) ptx::fence_async_proxy();
     __syncwarp();
@@ -229,10 +234,10 @@ struct Producer {
       uint4 piece[2][kBatches];
       ptx::wait_copies<2 * kInUnit - 2>();
       load_column(at, piece[0]);
-      if (pair == 1) ptx::mbarrier_wait(&shared.barriers.keys_empty[ring.stage()][1], ring.parity() ^ 1);
 #pragma unroll
       for (int column = 0; column < 2; ++column) {
         if (column == 1) load_column(at + kColumnBytes, piece[1]);
+        wait_for_stage(ring, pair * 2 + column);
 #pragma unroll
         for (int b = 0; b < kBatches; ++b) {
           widen(Record{}, piece[column][b], scales[b],
@@ -261,6 +266,7 @@ struct Producer {
       uint4 piece[kBatches];
       ptx::wait_copies<2 * kInUnit - 2>();
       load_column(at, piece);
+      wait_for_stage(ring, half * 2 + pair);
 #pragma unroll
       for (int b = 0; b < kBatches; ++b) {
         widen(Record{}, piece[b], scales[b], to + b * kProducerWarps * 8 * kRowBytes);
@@ -303,7 +309,7 @@ struct Producer {
       for (int b = 0; b < kBatches; ++b) scales[b] = take_scales(Second{}, from + b * kBatchScaleBytes, key(), part());
     }
     trace(Trace::kColumn);
-    ptx::mbarrier_wait(&shared.barriers.keys_empty[ring.stage()][0], ring.parity() ^ 1);
+    wait_for_stage(ring, 0);
     trace(Trace::kFree);
     if (lane < kBatches) {
       shared.valid[ring.stage()][lane * kProducerWarps + warp] = static_cast<uint8_t>(opened >> (lane * 8));
@@ -334,7 +340,6 @@ struct Producer {
     for (int unit = -2;; ++unit) {
       ptx::forget(lane);  // what follows from it needs no registers in between
       const uint32_t place = ring_place(unit);
-      uint32_t at = place + lane * 16;
       ptx::wait_copies<2 * kInUnit - 1>();
       __syncwarp();  // scales and slots come from other lanes
       if (unit >= 0) {
@@ -344,19 +349,18 @@ struct Producer {
           units = units_of(source);
           begin_tile(opened[0], scales, ring, place);
           __syncwarp();  // the places of its scales are free for copies
-        } else {
-          ptx::mbarrier_wait(&shared.barriers.keys_empty[ring.stage()][1], ring.parity() ^ 1);
         }
       }
       opened[0] = opened[1];
       if (front.units == 0) opened[1] = open(front, unit);
       --front.units;
+      ptx::forget(lane);
+      uint32_t at = place + lane * 16;
       if (unit < 0) {
 #pragma unroll 1
         for (int column = 0; column < kInUnit; ++column, at += kColumnBytes) copy_column(front, at, column);
         continue;
       }
-      ptx::forget(lane);
       --units;
       const int half = units == 0 ? 1 : 0;
       if (kSame || source == 0) {

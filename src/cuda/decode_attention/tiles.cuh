@@ -109,7 +109,7 @@ struct Deal {
 
 struct Barriers {
   uint64_t keys_full[kStages][kParts];  // producers -> scores; one arrival a warp, as everywhere here
-  uint64_t keys_empty[kStages][2];      // values -> producers, for the dims of either warpgroup
+  uint64_t keys_empty[kStages][4];      // values -> producers, 128 dims each
   uint64_t p_full[kStages];             // scores -> values
   uint64_t stats_full;                  // scores -> values: what a row ends with, and the next one's tiles
   uint64_t stats_empty;                 // values -> scores

@@ -34,15 +34,23 @@ struct Values {
                             kBlockBytes, 8 * kRowBytes);
     ptx::pin(o);
     ptx::wgmma_fence();
+    // The stage is given back as it is done with, 128 dims after 128.
 #pragma unroll
     for (int step = 0; step < kTileKeys / 16; ++step) {
       ptx::wgmma_m64n128k16_mn<0>(o, probabilities.at(step * 32), v.at(step * 16 * kRowBytes));
+    }
+    ptx::wgmma_commit();
+#pragma unroll
+    for (int step = 0; step < kTileKeys / 16; ++step) {
       ptx::wgmma_m64n128k16_mn<64>(o, probabilities.at(step * 32), v.at(step * 16 * kRowBytes + 2 * kBlockBytes));
     }
     ptx::wgmma_commit();
+    uint64_t* empty = &shared.barriers.keys_empty[ring.stage()][warpgroup * 2];
+    ptx::wgmma_wait<1>();
+    if (thread % 32 == 0) ptx::mbarrier_arrive(empty);
     ptx::wgmma_wait<0>();
     ptx::pin(o);
-    if (thread % 32 == 0) ptx::mbarrier_arrive(&shared.barriers.keys_empty[ring.stage()][warpgroup]);
+    if (thread % 32 == 0) ptx::mbarrier_arrive(empty + 1);
     ring.advance();
     trace(Trace::kSummed);
   }
@@ -116,12 +124,12 @@ struct Values {
     const int first = first_head + head();
     if (p.output == MEGAMLA_OUTPUT_FP8_PAIR) {
       PairPlace place = pair_place(p, token, first, warpgroup * 8, thread % 4);
-      for_groups<1>(o, [&](const float* group_o, int) {
+      for_groups<4>(o, [&](const float* group_o, int) {
         store_group_pair(place, group_o, factor, first);
         to_next_group(p, place);
       });
     } else {
-      for_groups<1>(o,
+      for_groups<4>(o,
                     [&](const float* group_o, int group) { store_group_plain(token, group_o, factor, first, group); });
     }
   }
