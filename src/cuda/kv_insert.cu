@@ -125,8 +125,13 @@ __device__ void rotate(const InsertArgs& a, int64_t table_row, int q, Floats<kDi
   for (int j = 0; j < kPairs; ++j) {
     const format::Pair y =
         format::rotate({part.x[2 * j], part.x[2 * j + 1]}, __uint_as_float(c[j]), __uint_as_float(s[j]));
-    part.x[2 * j] = round ? format::round_to_bf16(y.x0) : y.x0;
-    part.x[2 * j + 1] = round ? format::round_to_bf16(y.x1) : y.x1;
+    part.x[2 * j] = y.x0;
+    part.x[2 * j + 1] = y.x1;
+    if (!round) continue;
+    uint32_t pair = bf16x2_round(y.x0, y.x1);
+    if (unordered(y.x0, y.x1)) pair = format::to_bf16(y.x0).bits | (uint32_t{format::to_bf16(y.x1).bits} << 16);
+    part.x[2 * j] = bf16x2_low(pair);
+    part.x[2 * j + 1] = bf16x2_high(pair);
   }
 }
 
@@ -141,19 +146,18 @@ __global__ void __launch_bounds__(kRowThreads) insert_row_by_block(const InsertA
   ptx::follow_previous();
   const auto p = static_cast<int>(threadIdx.x);
   const int q = p - format::kNopeDim / kQuadDims;  // of the rotated dims; negative: another dim
-  for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
-    uint32_t pairs[kQuadDims / 2];
-    load_run<2 * kQuadDims>(a.latent + row * a.latent_stride + p * kQuadDims, a.latent_aligned, pairs);
-    Floats<kQuadDims> part{{bf16x2_low(pairs[0]), bf16x2_high(pairs[0]), bf16x2_low(pairs[1]), bf16x2_high(pairs[1])}};
-    const Target to = find_target(a, row);
-    if (to.refused && a.skipped != nullptr && p == 0) atomicAdd(a.skipped, 1ULL);
-    if (to.bytes.data == nullptr) continue;  // the same for the whole block
-    if (q >= 0 && a.cos_sin != nullptr) rotate(a, to.table_row, q, part);
-    __syncwarp();
-    constexpr bool kKeepsRotated = std::is_same_v<Record, format::Fp8_584>;
-    store_codes<kQuadDims>(Record{}, part, p, to.bytes, !kKeepsRotated || q < 0);
-    if (kKeepsRotated && q >= 0) store_bf16(part, q, to.bytes);
-  }
+  const int64_t row = blockIdx.x;
+  uint32_t pairs[kQuadDims / 2];
+  load_run<2 * kQuadDims>(a.latent + row * a.latent_stride + p * kQuadDims, a.latent_aligned, pairs);
+  Floats<kQuadDims> part{{bf16x2_low(pairs[0]), bf16x2_high(pairs[0]), bf16x2_low(pairs[1]), bf16x2_high(pairs[1])}};
+  const Target to = find_target(a, row);
+  if (to.refused && a.skipped != nullptr && p == 0) atomicAdd(a.skipped, 1ULL);
+  if (to.bytes.data == nullptr) return;  // the whole block
+  if (q >= 0 && a.cos_sin != nullptr) rotate(a, to.table_row, q, part);
+  __syncwarp();
+  constexpr bool kKeepsRotated = std::is_same_v<Record, format::Fp8_584>;
+  store_codes<kQuadDims>(Record{}, part, p, to.bytes, !kKeepsRotated || q < 0);
+  if (kKeepsRotated && q >= 0) store_bf16(part, q, to.bytes);
 }
 
 // --- many rows ---
@@ -271,16 +275,13 @@ Status kv_insert(const megamla_kv_insert_params& p, const megamla_exec& exec) {
     a.skipped = data<unsigned long long>(p.skipped_rows);
     MEGAMLA_CUDA_CALL("kv_insert", cudaMemsetAsync(a.skipped, 0, sizeof(int64_t), exec.stream));
   }
-  const int64_t most = 64 * multiprocessors(p.cache.cuda_device);
   return format::with_record(static_cast<megamla_kv_format>(p.cache.format), [&](auto record) {
     using Record = decltype(record);
-    if (a.rows <= kFewRows) {
-      return launch("kv_insert", overlapping({std::min(a.rows, most), kRowThreads}), exec.stream,
-                    insert_row_by_block<Record>, a);
-    }
-    const int64_t blocks = (a.rows + kWarps * kRows - 1) / (kWarps * kRows);
-    return launch("kv_insert", overlapping({std::min(blocks, most), kWarps * kLanes}), exec.stream,
-                  insert_rows_by_warp<Record>, a);
+    if (a.rows <= kFewRows)
+      return launch("kv_insert", overlapping({a.rows, kRowThreads}), exec.stream, insert_row_by_block<Record>, a);
+    const int64_t blocks =
+        std::min((a.rows + kWarps * kRows - 1) / (kWarps * kRows), int64_t{64} * multiprocessors(p.cache.cuda_device));
+    return launch("kv_insert", overlapping({blocks, kWarps * kLanes}), exec.stream, insert_rows_by_warp<Record>, a);
   });
 }
 

@@ -161,13 +161,19 @@ __device__ inline uint32_t f16x2_min(uint32_t a, uint32_t b) {
   return smaller;
 }
 
+// format::e4m3_to_float of a code that is no NaN.
+__device__ inline float e4m3_value(uint8_t code) {
+  uint32_t pair;
+  float value;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"(static_cast<uint16_t>(code)));
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(static_cast<uint16_t>(pair)));
+  return value;
+}
+
 // 2^-14 / d of the scale's value d, but for two units in the last place.
 __device__ inline float e2m1_factor(uint8_t scale) {
-  uint32_t pair;
-  float d;
+  const float d = e4m3_value(scale);
   float factor;
-  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"(static_cast<uint16_t>(scale)));
-  asm("cvt.f32.f16 %0, %1;" : "=f"(d) : "h"(static_cast<uint16_t>(pair)));
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(factor) : "f"(d));
   return factor * 0x1p-14F;
 }
@@ -207,7 +213,7 @@ __device__ inline E2m1Codes<kPartDims> encode_e2m1(const BitsPart& part) {
 template <int kLanes, int kDims>
 __device__ inline E2m1Codes<kDims> encode_e2m1(const Floats<kDims>& part) {
   const uint8_t scale = nvfp4_scale_code(group_max<kLanes>(amax(part)));
-  const float divisor = format::e4m3_to_float(scale);
+  const float divisor = e4m3_value(scale);
   float midpoint[7];
 #pragma unroll
   for (int t = 0; t < 7; ++t) midpoint[t] = e2m1_midpoint(t) * divisor;

@@ -25,17 +25,16 @@ struct InsertTarget {
 // A negative slot and an open group are no fault: the row is passed over. `position` is not read where the rule needs
 // none (window writer, no table).
 MEGAMLA_HD constexpr InsertTarget insert_target(const InsertRule& rule, int64_t slot, int64_t position) {
-  constexpr InsertTarget kPassedOver{-1, 0, false};
-  constexpr InsertTarget kRefused{-1, 0, true};
   const bool compressed = rule.writer == MEGAMLA_WRITER_COMPRESSED;
   const bool has_table = rule.num_positions >= 0;
-  if (slot < 0) return kPassedOver;
-  if (!compressed && !has_table) return slot < rule.num_slots ? InsertTarget{slot, 0, false} : kRefused;
-  if (position < 0) return kRefused;
   const int64_t before = compressed ? rule.compress_ratio - 1 : 0;  // positions of a group before its last: 0 or 1
-  if ((position & before) != before) return kPassedOver;
-  if (slot >= rule.num_slots || (has_table && position >= rule.num_positions)) return kRefused;
-  return {slot, position - before, false};
+  const bool has_position = (compressed || has_table) && position >= 0;
+  const bool open = has_position && (position & before) != before;
+  const bool off_table = has_table && position >= rule.num_positions;
+  const bool off_list = (compressed || has_table) && (position < 0 || off_table);
+  const bool passed_over = slot < 0 || open;
+  const bool out_of_range = slot >= rule.num_slots || off_list;
+  return {passed_over || out_of_range ? -1 : slot, has_position ? position - before : 0, !passed_over && out_of_range};
 }
 
 // The 512 values that are encoded. cos_sin: the token's row of the table, or null for no rotation.
