@@ -179,4 +179,50 @@ class XUnits {
   uint32_t row_offset_;
 };
 
+// bf16 x that passes through no register: a warp copies 64 columns of a token at once, a pair a lane, to their place in
+// the order above. Every fourth token is a warp's. Columns of a stage are all there; tokens beyond the last are not
+// copied: their sums go nowhere.
+template <class Shape>
+class XPairs {
+ public:
+  __device__ explicit XPairs(int thread) : warp_(thread / 32), lane_(thread % 32) {
+    const int pair = lane_ % 8;
+    // Of 16 columns: pairs 0, 2, 4, 6, then 1, 3, 5, 7; granules of four pairs.
+    const int granule = lane_ / 8 * 2 + pair % 2;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int token = warp_ + 4 * i;
+      to_[i] = token * 128 + ((granule ^ token % 8) << 4) + pair / 2 * 4;
+    }
+  }
+  __device__ void begin(const LinearArgs& a, const TilePlace& p) {
+    tokens_ = static_cast<int>(min(a.tokens - p.first_token, int64_t{Shape::kTokens}));
+    from_ = static_cast<const uint8_t*>(a.x) +
+            ((p.first_token + warp_) * a.x_token + p.group * a.x_group + lane_ * 2) * 2;
+    step_ = 4 * a.x_token * 2;
+  }
+  __device__ void copy(int column, uint32_t stage) const {
+    const uint8_t* from = from_ + column * 2;
+#pragma unroll 4
+    for (int token = warp_; token < tokens_; token += 8) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if (token + 4 * i >= tokens_) break;
+#pragma unroll
+        for (int block = 0; block < Shape::kSwizzleBlocks; ++block) {
+          ptx::copy_4_async_whole(stage + to_[i] + block * Shape::kTokens * 128, from + block * 128);
+        }
+        from += step_;
+      }
+      stage += 8 * 128;
+    }
+  }
+
+ private:
+  int warp_, lane_, tokens_;
+  uint32_t to_[2];
+  int64_t step_;
+  const uint8_t* from_;
+};
+
 }  // namespace megamla::cuda::linear
