@@ -249,6 +249,9 @@ Choice choose(const std::vector<Variant>& list, const TileWork& work, bool batch
   Choice best{};
   for (const Variant& v : list) {
     const bool last = &v == &list.back();
+#ifdef MEGAMLA_TUNE
+    if (const int rows = tune("LIN_ROWS", 0); rows != 0 && work.tokens > 64 && v.tile.rows != rows) continue;
+#endif
     if (v.tile.tokens < work.tokens && v.tile.tokens < list.back().tile.tokens) continue;
     if (best.variant != nullptr && v.tile.tokens > best.variant->tile.tokens) break;
     const int splits = batch_invariant ? fixed : best_splits(work, v.tile);
@@ -266,6 +269,9 @@ Choice choose_codes(const std::vector<Variant>& list, const TileWork& work) {
   Choice best{};
   int64_t least = 0;
   for (const Variant& v : list) {
+#ifdef MEGAMLA_TUNE
+    if (const int tokens = tune("LIN_CODE_TOKENS", 0); tokens != 0 && v.tile.tokens != tokens) continue;
+#endif
     for (int splits = 1; splits <= std::min<int64_t>(pieces, kMaxSplits); ++splits) {
       if (v.tile.clusters[static_cast<size_t>(splits)] == 0) continue;
       const int64_t clocks = e4m3_clocks(work, v.tile, splits);
@@ -277,7 +283,10 @@ Choice choose_codes(const std::vector<Variant>& list, const TileWork& work) {
   return best;
 }
 
-Status launch_tiles(LinearArgs a, const Choice& choice, cudaStream_t stream) {
+Status launch_tiles(LinearArgs a, Choice choice, cudaStream_t stream) {
+#ifdef MEGAMLA_TUNE
+  choice.splits = tune("LIN_SPLITS", choice.splits);
+#endif
   set_tiles(a, choice.variant->tile.rows, choice.variant->tile.tokens);
   a.splits = static_cast<uint32_t>(choice.splits);
   // Blocks that share no tile walk over many; clusters take one each.

@@ -197,8 +197,8 @@ class XPairs {
   }
   __device__ void begin(const LinearArgs& a, const TilePlace& p) {
     tokens_ = static_cast<int>(min(a.tokens - p.first_token, int64_t{Shape::kTokens}));
-    from_ = static_cast<const uint8_t*>(a.x) +
-            ((p.first_token + warp_) * a.x_token + p.group * a.x_group + lane_ * 2) * 2;
+    from_ =
+        static_cast<const uint8_t*>(a.x) + ((p.first_token + warp_) * a.x_token + p.group * a.x_group + lane_ * 2) * 2;
     step_ = 4 * a.x_token * 2;
   }
   __device__ void copy(int column, uint32_t stage) const {
