@@ -41,6 +41,12 @@ struct Block {
   template <class Record>
   __device__ __forceinline__ void attend(uint32_t raw, uint32_t valid, int turn, Running<kEights>& running,
                                          Sums<kEights>& o, int& unit) const {
+    constexpr bool kE2m1 = Record::kFormat == MEGAMLA_KV_NVFP4_288;
+    const Values<First, Second, kEights> values{me, o, unit};
+    if (kE2m1 && unit != kNibbleShift) {
+      if (unit != kNoUnit) values.turn_to_fragments(arena());
+      values.change_unit(kNibbleShift);
+    }
     float logits[kEights][4] = {};
     const Scores<First, Second, kEights> scores{me, ptx::shared_address(&shared.query)};
     scores.run(Record{}, raw, arena(), logits);
@@ -48,7 +54,6 @@ struct Block {
       const uint32_t mine = arena() + A::kExchange;
       exchange_halves<kEights>(me, mine, me.half == 0 ? mine + A::kBytes : mine - A::kBytes, turn, logits);
     }
-    constexpr bool kE2m1 = Record::kFormat == MEGAMLA_KV_NVFP4_288;
     const float bias[2] = {__uint_as_float((valid & 1) != 0 ? 0 : 0xff800000u),
                            __uint_as_float((valid & 2) != 0 ? 0 : 0xff800000u)};
 #pragma unroll
@@ -65,7 +70,7 @@ struct Block {
     // the first maxima are followed exactly, as a few keys decide a row that has no more.
     soften<kEights>(logits, A::kRopeBf16 && turn < 2 ? 0 : kMaximumSlack, running, o, b);
     if (kE2m1) __syncwarp();  // what scores widened is there
-    Values<First, Second, kEights>{me, o, unit}.run(Record{}, raw, arena(), b);
+    values.run(Record{}, raw, arena(), b);
   }
 
   __device__ __forceinline__ void run() const {

@@ -37,14 +37,15 @@ struct RowEnd {
     }
     // In 2^-60, as the kernel for many heads has its sums.
     if (me.lane == 0) shared.warp_unit[me.warp] = power_of_two(unit - kKeyShift);
-    const uint32_t to = arenas + me.warp * A::kBytes + me.lane * 16;
+    const uint32_t to = arenas + me.warp * A::kBytes;
+    using V = Values<First, Second, kEights>;
+    const bool turn = A::kNibbles && unit != kNibbleShift;  // see Sums
 #pragma unroll
     for (int e = 0; e < kEights; ++e) {
 #pragma unroll
-      for (int t = 0; t < 32 / kEights; ++t) {
-        const float(&v)[4] = o[e][t];
-        ptx::store_shared(to + (e * (32 / kEights) + t) * 512, uint4{__float_as_uint(v[0]), __float_as_uint(v[1]),
-                                                                     __float_as_uint(v[2]), __float_as_uint(v[3])});
+      for (int t = 0; t < V::kTiles; ++t) {
+        const uint32_t at = to + e * V::kTiles * 512;
+        store_sums(turn ? at + V::own_fragment(me) + V::fragment_distance(t) : at + t * 512 + me.lane * 16, o[e][t]);
       }
     }
   }
@@ -107,11 +108,15 @@ struct RowEnd {
     if (other == 0) finish_head(head, token, first_head, rank == 0, w);
   }
 
-  // Lane's place of 16 dims t (0, 1) of a unit in the sums of the block's first crew.
+  // A unit is 64 times 16 bytes of the sums of a warp, two a lane: these of the block's first crew, so far apart.
+  static constexpr int kApart = A::kNibbles ? 4 * 512 : 512;
   __device__ __forceinline__ uint32_t sums_of(int unit) const {
-    const int e = unit / 16;
-    const int group = unit % 16;
-    return arenas + group / kGroups * A::kBytes + (e * (32 / kEights) + group % kGroups * 2) * 512 + me.lane * 16;
+    const int group = unit % 16 % kGroups;
+    const uint32_t at = arenas + unit % 16 / kGroups * A::kBytes + unit / 16 * (32 / kEights) * 512;
+    constexpr int kLanePieces = 4 / kEights;
+    return A::kNibbles
+               ? at + (group % kLanePieces * 8 + me.lane / 8) * 512 + (group / kLanePieces * 8 + me.lane % 8) * 16
+               : at + group * 1024 + me.lane * 16;
   }
   // The sum of `parts` parts, which `at` tells the places of.
   template <class Load>
@@ -146,7 +151,7 @@ struct RowEnd {
     const uint32_t at = sums_of(unit);
     merge(
         unit, warps / kEights, unit % 16 / kGroups, kEights,
-        [&](int crew, int t) { return ptx::load_shared_floats(at + crew * kEights * A::kBytes + t * 512); }, x);
+        [&](int crew, int t) { return ptx::load_shared_floats(at + crew * kEights * A::kBytes + t * kApart); }, x);
   }
   // The block's own, where its first crew's were.
   __device__ __forceinline__ void merge_block() const {
@@ -155,7 +160,7 @@ struct RowEnd {
       float4 x[2];
       merge_warps(unit, x);
 #pragma unroll
-      for (int t = 0; t < 2; ++t) store_floats(sums_of(unit) + t * 512, x[t]);
+      for (int t = 0; t < 2; ++t) store_floats(sums_of(unit) + t * kApart, x[t]);
     }
   }
   __device__ __forceinline__ static void store_floats(uint32_t to, const float4& x) {
@@ -215,7 +220,7 @@ struct RowEnd {
         merge(
             unit, ranks, 0, 1,
             [&](int from, int t) {
-              return ptx::load_cluster_4(ptx::cluster_address(at + t * 512, static_cast<uint32_t>(from)));
+              return ptx::load_cluster_4(ptx::cluster_address(at + t * kApart, static_cast<uint32_t>(from)));
             },
             x);
       }

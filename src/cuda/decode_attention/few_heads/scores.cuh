@@ -24,32 +24,10 @@ __device__ __forceinline__ float ue8m0_to_float(uint32_t bytes, int i) {
   return __uint_as_float(__byte_perm(bytes, 0, i << 12 | 0x444) >> 1);
 }
 
-// Widened e2m1 keys: a row of f16 for each key; every 16 dims of a row are two pieces, even dims and odd dims. Those of
-// dims 16 t are at block i, half row h, and there at 4 of the lane's parity, 2 u, 1 odd; swizzled by the key and by the
-// high half of lane c, which decides which 16 dims those are: t = (c (pieces of a lane) + i) 2 + u.
-template <int kEights>
-struct Wide {
-  static constexpr int kPitch = 2 * kWarpDims<kEights>;
-  static constexpr int kLanePieces = 4 / kEights;
-  // Where lane (g, c) writes; exclusive or of u << 5 and odd << 4, plus i << 8.
-  __device__ __forceinline__ static uint32_t written(const Lane& me) {
-    return me.g * kPitch + ((me.c >> 1) << 7) + ((((me.c & 1) << 2) ^ me.g ^ (me.c & 2)) << 4);
-  }
-  // Where ldmatrix finds a lane's row: matrices are even and odd dims of keys 0 .. 7, then of keys 8 .. 15.
-  __device__ __forceinline__ static uint32_t read(int lane) {
-    const int key = lane % 8 + lane / 16 * 8;
-    return key * kPitch + (((key & 7) ^ (lane / 8 & 1)) << 4);
-  }
-  // To 16 dims t of that: an exclusive or, and a distance.
-  static constexpr uint32_t other_bits(int t) {
-    const int c = t / (2 * kLanePieces);
-    return static_cast<uint32_t>(((c & 1) << 2) ^ ((t & 1) << 1) ^ (c & 2)) << 4;
-  }
-  static constexpr uint32_t distance(int t) {
-    const int c = t / (2 * kLanePieces);
-    return static_cast<uint32_t>((t / 2 % kLanePieces) << 8 | (c >> 1) << 7);
-  }
-};
+// Widened e2m1 keys are left as the products' fragments, 512 bytes each: matrices of 8 keys x 8 dims, 128 bytes each,
+// of keys 0 .. 7 and 8 .. 15. Fragment 8 i + 2 w + v of a lane's piece i of 32 dims has dims 8 w + 4 v .. + 3: even
+// ones in the first two matrices, odd ones in the others.
+constexpr int kFragmentBytes = 512;
 
 template <class First, class Second, int kEights>
 struct Scores {
@@ -76,12 +54,16 @@ struct Scores {
 
   __device__ __forceinline__ void run(format::Nvfp4_288, uint32_t raw, uint32_t wide, Logits& acc) const {
     using R = Raw<format::Nvfp4_288, kEights>;
-    using W = Wide<kEights>;
     const uint32_t row = raw + R::row(me.g);
-    const uint32_t scales = raw + R::kScales + me.g * R::kScalePitch + me.c * (2 * R::kLanePieces);
-    const uint32_t to = wide + W::written(me);
+    uint32_t scales = raw + R::kScales + me.g * R::kScalePitch + me.c * (2 * R::kLanePieces);
+    uint32_t to = wide + me.lane * 16;
     // Of the lane's eights of dims, by its pieces of 32.
-    const uint32_t q = query + (me.half * 32 + me.c * (4 * R::kLanePieces)) * 128 + ((me.g ^ (me.c << 1)) << 4);
+    uint32_t q[4];
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+      q[w] = query + (me.half * 32 + me.c * (4 * R::kLanePieces) + w) * 128 + ((me.g ^ ((me.c ^ w) << 1)) << 4);
+    }
+    Logits other = {};
 #pragma unroll 2
     for (int i = 0; i < R::kLanePieces; ++i) {
       uint4 codes[2];
@@ -89,37 +71,40 @@ struct Scores {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         codes[r] = ptx::load_shared((row ^ R::read(me.c, i)) + r * 8 * R::kPitch);
-        scale[r] = ptx::low_e4m3_to_f16(ptx::load_shared_u16(scales + i * 2 + r * 8 * R::kScalePitch));
+        scale[r] = ptx::low_e4m3_to_f16(ptx::load_shared_u16(scales + r * 8 * R::kScalePitch));
       }
 #pragma unroll
-      for (int u = 0; u < 2; ++u) {  // 16 dims, a scale
-        uint32_t even[2][4];
-        uint32_t odd[2][4];
+      for (int w = 0; w < 4; ++w) {
+        ptx::FragmentA first, second;
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-          const uint32_t s = u == 0 ? ptx::both_f16<0>(scale[r]) : ptx::both_f16<1>(scale[r]);
-#pragma unroll
-          for (int w = 0; w < 2; ++w) {
-            const uint32_t word = u == 0 ? (w == 0 ? codes[r].x : codes[r].y) : (w == 0 ? codes[r].z : codes[r].w);
-            const uint32_t e = even_e2m1_to_e4m3(word);
-            const uint32_t o = odd_e2m1_to_e4m3(word);
-            even[r][2 * w] = ptx::multiply_f16x2(ptx::low_e4m3_to_f16(e), s);
-            even[r][2 * w + 1] = ptx::multiply_f16x2(ptx::high_e4m3_to_f16(e), s);
-            odd[r][2 * w] = ptx::multiply_f16x2(ptx::low_e4m3_to_f16(o), s);
-            odd[r][2 * w + 1] = ptx::multiply_f16x2(ptx::high_e4m3_to_f16(o), s);
-          }
-          const uint32_t at = (to ^ (u << 5)) + (i << 8) + r * 8 * W::kPitch;
-          ptx::store_shared(at, uint4{even[r][0], even[r][1], even[r][2], even[r][3]});
-          ptx::store_shared(at ^ 16, uint4{odd[r][0], odd[r][1], odd[r][2], odd[r][3]});
+          const uint32_t s = w < 2 ? ptx::both_f16<0>(scale[r]) : ptx::both_f16<1>(scale[r]);
+          const uint4& v = codes[r];
+          const uint32_t word = w == 0 ? v.x : w == 1 ? v.y : w == 2 ? v.z : v.w;
+          const uint32_t even = even_e2m1_to_e4m3(word);
+          const uint32_t odd = odd_e2m1_to_e4m3(word);
+          first[r] = ptx::multiply_f16x2(ptx::low_e4m3_to_f16(even), s);
+          first[2 + r] = ptx::multiply_f16x2(ptx::low_e4m3_to_f16(odd), s);
+          second[r] = ptx::multiply_f16x2(ptx::high_e4m3_to_f16(even), s);
+          second[2 + r] = ptx::multiply_f16x2(ptx::high_e4m3_to_f16(odd), s);
         }
+        ptx::store_matrices(to + 2 * w * kFragmentBytes, first);
+        ptx::store_matrices(to + (2 * w + 1) * kFragmentBytes, second);
 #pragma unroll
-        for (int w = 0; w < 2; ++w) {
-          const ptx::FragmentA first = {even[0][2 * w], even[1][2 * w], odd[0][2 * w], odd[1][2 * w]};
-          const ptx::FragmentA second = {even[0][2 * w + 1], even[1][2 * w + 1], odd[0][2 * w + 1], odd[1][2 * w + 1]};
-          const int eight = 2 * u + w;
-          add(acc, first, second, (q ^ (eight << 5)) + (i * 4 + eight) * 128);
+        for (int e = 0; e < kEights; ++e) {
+          const uint4 b = ptx::load_shared(q[w] + e * (format::kHeadDim / 8 * 128));
+          ptx::mma_f16(acc[e], first, b.x, b.y);
+          ptx::mma_f16(other[e], second, b.z, b.w);
         }
+        q[w] += 4 * 128;
       }
+      scales += 2;
+      to += 8 * kFragmentBytes;
+    }
+#pragma unroll
+    for (int e = 0; e < kEights; ++e) {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) acc[e][k] += other[e][k];
     }
   }
 

@@ -83,8 +83,7 @@ struct Arena {
   static constexpr int kStages = kEights == 2 ? 3 : kSame && !kRopeBf16 ? 3 : 2;
   static constexpr int kFirstBytes = Raw<First, kEights>::kBytes;
   static constexpr int kSecondBytes = Raw<Second, kEights>::kBytes;
-  static constexpr int kWidePitch = 2 * kWarpDims<kEights>;
-  static constexpr int kWideBytes = kNibbles ? kStepKeys * kWidePitch : 0;
+  static constexpr int kWideBytes = kNibbles ? kStepKeys * 2 * kWarpDims<kEights> : 0;
   static constexpr int kSumsBytes = 32 * 32 * 16;
   static constexpr int kSecond = kSame ? 0 : larger(kStages * kFirstBytes, kWideBytes);
   // Partial logits for the other warp of the crew, two in turn.

@@ -1,6 +1,6 @@
 // O^T += V^T P^T for a warp's dims: dims are the rows of the product, heads its columns. ldmatrix transposes while it
 // reads, so that a register has two keys of one dim:
-//   e2m1: the f16 that scores left; sums in units of 2^6
+//   e2m1: the f16 fragments that scores left; sums in units of 2^6
 //   e4m3: raw bytes, two dims at a time, then converted to f16 without their scales; those multiply the probabilities,
 //         relative to `unit`, a power of two that follows the largest scale so far; sums in units of it
 #pragma once
@@ -9,8 +9,9 @@
 
 namespace megamla::cuda::few_heads {
 
-// [eight of heads][16 dims t][]: of a lane dims 16 t + 2g (0, 1) and 16 t + 2g + 1 (2, 3), heads 2c and 2c + 1; of
-// bf16 dims 16 t + g and 16 t + 8 + g.
+// [eight of heads][16 dims][]: of a lane even dims 2g (0, 1) and odd dims 2g + 1 (2, 3) of 16, heads 2c and 2c + 1; of
+// bf16 dims g and 8 + g. From its first e2m1 key on, and at the end of a row that may have some, fragment by fragment
+// of what scores left: even and odd dims 2 (g % 2) of the four dims of lane g / 2.
 template <int kEights>
 using Sums = float[kEights][32 / kEights][4];
 
@@ -32,6 +33,11 @@ __device__ __forceinline__ uint32_t f16x2_to_bf16x2(uint32_t v) {
       : "=f"(low), "=f"(high)
       : "r"(v));
   return pack_bf16(low, high);
+}
+
+__device__ __forceinline__ void store_sums(uint32_t to, const float (&v)[4]) {
+  ptx::store_shared(to,
+                    uint4{__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]), __float_as_uint(v[3])});
 }
 
 template <class First, class Second, int kEights>
@@ -57,15 +63,40 @@ struct Values {
     unit = to;
   }
 
+  // Where sums of 16 dims in turn lie among those by fragments: a lane's own place, and the distance to dims 16 t.
+  __device__ __forceinline__ static uint32_t own_fragment(const Lane& me) {
+    return (me.g >> 1) * kFragmentBytes + ((me.g & 1) * 4 + me.c) * 16;
+  }
+  static constexpr uint32_t fragment_distance(int t) {
+    constexpr int kLanePieces = 4 / kEights;
+    const int piece = t / 2;
+    return (piece % kLanePieces * 8 + t % 2 * 4) * kFragmentBytes + piece / kLanePieces * 128;
+  }
+  // `memory`: of the widened keys.
+  __device__ __forceinline__ void turn_to_fragments(uint32_t memory) const {
+#pragma unroll
+    for (int e = 0; e < kEights; ++e) {
+      __syncwarp();
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) store_sums(memory + own_fragment(me) + fragment_distance(t), o[e][t]);
+      __syncwarp();
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+        const float4 v = ptx::load_shared_floats(memory + t * kFragmentBytes + me.lane * 16);
+        o[e][t][0] = v.x, o[e][t][1] = v.y, o[e][t][2] = v.z, o[e][t][3] = v.w;
+      }
+    }
+    __syncwarp();
+  }
+
   // b: probabilities of keys 2c, 2c + 1 and 2c + 8, 2c + 9.
   __device__ __forceinline__ void run(format::Nvfp4_288, uint32_t, uint32_t wide, const uint2 (&b)[kEights]) const {
-    using W = Wide<kEights>;
-    const uint32_t row = wide + W::read(me.lane);
-    if (unit != kNibbleShift) change_unit(kNibbleShift);
+    // The other order of matrices: dims are rows now.
+    const uint32_t row = wide + (me.lane % 8 + me.lane / 16 * 8 + (me.lane / 8 & 1) * 16) * 16;
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
       ptx::FragmentA a;
-      ptx::load_matrices_transposed((row ^ W::other_bits(t)) + W::distance(t), a);
+      ptx::load_matrices_transposed(row + t * kFragmentBytes, a);
 #pragma unroll
       for (int e = 0; e < kEights; ++e) ptx::mma_f16(o[e][t], a, b[e].x, b[e].y);
     }
