@@ -121,6 +121,7 @@ class Multiplier {
 #pragma unroll
       for (float& value : of_row_tile) value = 0;
     }
+    uint32_t nan[Shape::kRowTiles][2] = {};
     int before = -1;  // the stage that the last batch on its way reads
 #pragma unroll 1
     for (int column = p.begin; column < p.end; column += Shape::kColumns) {
@@ -129,6 +130,8 @@ class Multiplier {
       const ptx::Descriptor x(shared_.x(place_.stage), 0, 1024);
       uint32_t scales[Shape::kRowTiles][2];
       operands_.load_scales(shared_.scales(place_.stage), column, scales);
+      uint32_t excess[Shape::kRowTiles][2];
+      const bool beyond = operands_.split_scales(scales, excess);
       const auto load = [&](int i) { return operands_.load(weights, i % Shape::kRowTiles, i / Shape::kRowTiles); };
       Raw raw;
 #pragma unroll
@@ -137,7 +140,8 @@ class Multiplier {
         const int row_tile = i % Shape::kRowTiles;
         Operands& a = a_[i % 2];
         if (i == 0 || !kLoadAhead) raw = load(i);
-        operands_.widen(raw, scales[row_tile], batch, a);
+        operands_.widen(raw, scales[row_tile], batch, a, nan[row_tile]);
+        if (beyond) operands_.widen_more(excess[row_tile], batch, a);
         if (kLoadAhead && i + 1 < kBatches) raw = load(i + 1);
         multiply(a, x, batch, sum_[row_tile]);
         ptx::wgmma_wait<1>();
@@ -150,6 +154,7 @@ class Multiplier {
 #pragma unroll
     for (auto& of_row_tile : sum_) ptx::pin(of_row_tile);
     if (before >= 0) release(before);
+    if (Shape::kWeightBytes == 1) spoil_rows(nan);
   }
 
   // Tokens first_token .. + kCount of the tile, to [token][row]; kCount divides kTokens.
@@ -182,6 +187,20 @@ class Multiplier {
     ptx::wgmma_registers<Shape::kTokens>(sum, a[0], x.at(first));
     ptx::wgmma_registers<Shape::kTokens>(sum, a[1], x.at(first + 32));
     ptx::wgmma_commit();
+  }
+  // A NaN code makes NaN of all sums of its row.
+  __device__ void spoil_rows(uint32_t (&nan)[Shape::kRowTiles][2]) {
+#pragma unroll
+    for (int i = 0; i < 2 * Shape::kRowTiles; ++i) {
+      uint32_t& bits = nan[i / 2][i % 2];
+      bits |= __shfl_xor_sync(~0U, bits, 1);
+      bits |= __shfl_xor_sync(~0U, bits, 2);
+      if ((bits & 0x80808080U) == 0) continue;
+#pragma unroll
+      for (int k = 0; k < Shape::kTokens / 4; ++k) {
+        sum_[i / 2][k / 2 * 4 + i % 2 * 2 + k % 2] = __uint_as_float(0x7fc00000U);
+      }
+    }
   }
   __device__ void release(int stage) const {
     if (thread_ % 32 == 0) ptx::mbarrier_arrive(shared_.empty(stage));

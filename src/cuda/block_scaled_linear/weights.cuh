@@ -101,27 +101,43 @@ class WeightOperands {
     return raw;
   }
 
-  __device__ static void widen(const Raw& raw, const uint32_t (&scales)[2], int batch, Operands& a) {
+  // Scales beyond the largest that one factor takes: a second factor for them, the first one at its largest.
+  __device__ static bool split_scales(uint32_t (&scales)[Shape::kRowTiles][2],
+                                      uint32_t (&excess)[Shape::kRowTiles][2]) {
+    if constexpr (Shape::kWeightBytes == 2) return false;
+    uint32_t beyond = 0;
+#pragma unroll
+    for (int i = 0; i < 2 * Shape::kRowTiles; ++i) beyond |= bytes_beyond_largest(scales[i / 2][i % 2]);
+    if (__builtin_expect(static_cast<long>(!__any_sync(~0U, beyond != 0)), 1L) != 0) return false;
+#pragma unroll
+    for (int i = 0; i < 2 * Shape::kRowTiles; ++i) {
+      uint32_t& word = scales[i / 2][i % 2];
+      const uint32_t most = __vminu4(word, 0x01010101U * kLargestScale);
+      excess[i / 2][i % 2] = word - most;  // of no byte below 0
+      word = most;
+    }
+    return true;
+  }
+
+  // Notes codes that are NaN in `nan`, of rows g and g + 8, in the highest bits of its bytes: they are widened to 480.
+  __device__ static void widen(const Raw& raw, const uint32_t (&scales)[2], int batch, Operands& a,
+                               uint32_t (&nan)[2]) {
     if constexpr (Shape::kWeightBytes == 2) {
 #pragma unroll
       for (int i = 0; i < 8; ++i) a[i / 4][i % 4] = raw.words[i / 4][i % 4];
       return;
     }
     const uint32_t(&codes)[4] = raw.words[0];
-    uint32_t nan = 0;
 #pragma unroll
-    for (const uint32_t word : codes) nan |= (word & 0x7f7f7f7fU) + 0x01010101U;
-    const uint32_t scale[2] = {__byte_perm(scales[0], 0, 0x4440 + batch), __byte_perm(scales[1], 0, 0x4440 + batch)};
-    const bool rare = (nan & 0x80808080U) != 0 || max(scale[0], scale[1]) > kLargestScale;
+    for (int i = 0; i < 2; ++i) nan[i] |= nan_bits(codes[i]) | nan_bits(codes[2 + i]);
     const uint32_t factor[2] = {widening_factor(scales[0], batch), widening_factor(scales[1], batch)};
 #pragma unroll
     for (int i = 0; i < 8; ++i) a[i / 4][i % 4] = widen_pair(codes[i / 4 * 2 + i % 2], i / 2 % 2, factor[i % 2]);
-    if (__builtin_expect(static_cast<long>(__any_sync(~0U, rare)), 0L) != 0) {
+  }
+  __device__ static void widen_more(const uint32_t (&excess)[2], int batch, Operands& a) {
+    const uint32_t factor[2] = {excess_factor(excess[0], batch), excess_factor(excess[1], batch)};
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        a[i / 4][i % 4] = widen_rare_pair(codes[i / 4 * 2 + i % 2], i / 2 % 2, scale[i % 2]);
-      }
-    }
+    for (int i = 0; i < 8; ++i) a[i / 4][i % 4] = bf16x2_multiply(a[i / 4][i % 4], factor[i % 2]);
   }
 
  private:

@@ -20,6 +20,18 @@ __device__ inline uint32_t widening_factor(uint32_t scale_word, int i) {
   return __byte_perm(scale_word, 0, 0x4040 + 0x0101 * i) * 128 + bf16x2_both(kBiasBits);
 }
 
+// In the highest bits of its bytes: which of four scales are beyond the largest.
+__device__ inline uint32_t bytes_beyond_largest(uint32_t scale_word) {
+  return ((scale_word & 0x7f7f7f7fU) + 0x01010101U * (0x7f - (kLargestScale & 0x7f))) & scale_word & 0x80808080U;
+}
+// Byte `i` of four says how far a scale is beyond the largest: 255 has NaN.
+__device__ inline uint32_t excess_factor(uint32_t excess_word, int i) {
+  const uint32_t excess = (excess_word >> (8 * i)) & 0xff;
+  return bf16x2_both(excess == 0xff - kLargestScale ? 0x7fc0U : (127 + excess) << 7);
+}
+// In the highest bits of its bytes: which of four codes are NaN.
+__device__ inline uint32_t nan_bits(uint32_t codes) { return (codes & 0x7f7f7f7fU) + 0x01010101U; }
+
 // Codes 2k and 2k+1 of a word.
 __device__ inline uint32_t widen_pair(uint32_t codes, int k, uint32_t factor) {
   uint32_t extended;  // by their signs, to 16 bits
