@@ -19,20 +19,21 @@ __device__ __forceinline__ uint32_t ue8m0_factor(uint32_t byte, bool nan) {
   return factor * 0x10001u;
 }
 
-// Four pairs of e4m3 codes at the high (odd) or low (even) bytes of each half -> bf16, times the factor.
-__device__ __forceinline__ uint32_t widen_high_e4m3(uint32_t codes, uint32_t factor) {
-  return bf16x2_multiply((codes & kSigns) | ((codes >> 4) & 0x07f007f0u), factor);
+// Byte i of `low` and of `high`, each with its sign in all bits of the byte above it.
+template <int kByte>
+__device__ __forceinline__ uint32_t signed_halves(uint32_t low, uint32_t high) {
+  uint32_t halves;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(halves) : "r"(low), "r"(high), "n"((kByte * 0x1111 + 0x4400) | 0x8080));
+  return halves;
 }
-__device__ __forceinline__ uint32_t widen_low_e4m3(uint32_t codes, uint32_t factor) {
-  return bf16x2_multiply(((codes << 8) & kSigns) | ((codes << 4) & 0x07f007f0u), factor);
+template <int kByte>
+__device__ __forceinline__ uint32_t widen_e4m3_pair(uint32_t low, uint32_t high, uint32_t factor) {
+  return bf16x2_multiply((signed_halves<kByte>(low, high) << 4) & (kSigns | 0x07f007f0u), factor);
 }
-
 // 8 dims in two words of e4m3 -> the pairs (i, 4 + i), i = 0 .. 3.
 __device__ __forceinline__ uint4 widen_e4m3(uint32_t low, uint32_t high, uint32_t factor) {
-  const uint32_t first = __byte_perm(low, high, 0x5410);
-  const uint32_t second = __byte_perm(low, high, 0x7632);
-  return {widen_low_e4m3(first, factor), widen_high_e4m3(first, factor), widen_low_e4m3(second, factor),
-          widen_high_e4m3(second, factor)};
+  return {widen_e4m3_pair<0>(low, high, factor), widen_e4m3_pair<1>(low, high, factor),
+          widen_e4m3_pair<2>(low, high, factor), widen_e4m3_pair<3>(low, high, factor)};
 }
 
 // A nibble's sign and its other three bits go to different places: a product puts copies at both, a mask keeps one of
