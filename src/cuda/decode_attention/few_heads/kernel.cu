@@ -81,24 +81,23 @@ struct Block {
     const int window_steps = (p.keys[0].width + kStepKeys - 1) / kStepKeys;
     const int steps = window_steps + (p.keys[1].width + kStepKeys - 1) / kStepKeys;
     Loader<First, Second, kEights> loader{p, me, arena(), at.token, window_steps, {0, 0}, {0, 0}, 0};
-    uint32_t slots[kStages][2];
+    uint32_t slots[kStages + 1][2];  // of the steps before the first turn, and of the one that it asks for
 #pragma unroll
-    for (int k = 0; k < kStages; ++k) {
+    for (int k = 0; k <= kStages; ++k) {
       if (crew + k * crews < steps) loader.fetch_slots(crew + k * crews, slots[k]);
     }
-    if (crew + kStages * crews < steps) loader.fetch_slots(crew + kStages * crews, loader.slots);
     loader.lengths[0] = load_length(p.keys[0], at.token);
     loader.lengths[1] = load_length(p.keys[1], at.token);
     const ComingPosition position = load_position(p, at.token);
     ComingQuery<kEights> q;
     fetch_query<kEights>(p, me, warps, at.token, at.first_head, q);
-#pragma unroll
+#pragma unroll 1
     for (int k = 0; k < kStages; ++k) {
-      if (crew + k * crews < steps)
-        loader.fill(crew + k * crews, k, slots[k]);
-      else
-        ptx::commit_copies();
+      loader.fill(crew + k * crews, steps, k, slots[0]);
+#pragma unroll
+      for (int i = 0; i < kStages; ++i) slots[i][0] = slots[i + 1][0], slots[i][1] = slots[i + 1][1];
     }
+    loader.slots[0] = slots[0][0], loader.slots[1] = slots[0][1];
     const Rotation rotation = rotation_of(p, position);
     if (threadIdx.x == 0) shared.rotation = rotation;
     arrange_query<First, Second, kEights>(p, shared, me, warps, rotation, q);
@@ -132,12 +131,8 @@ struct Block {
       }
       __syncwarp();
       const int next = s + kStages * crews;
-      if (next < steps) {
-        loader.fill(next, stage, loader.slots);
-        if (next + crews < steps) loader.fetch_slots(next + crews, loader.slots);
-      } else {
-        ptx::commit_copies();
-      }
+      loader.fill(next, steps, stage, loader.slots);
+      if (next + crews < steps) loader.fetch_slots(next + crews, loader.slots);
       stage = stage + 1 == kStages ? 0 : stage + 1;
     }
 

@@ -112,10 +112,10 @@ struct Loader {
     return arena + A::kSecond + stage * A::kSecondBytes;
   }
 
-  // Asks for the records of a step by their slots. One group of copies, in any case.
-  __device__ __forceinline__ void fill(int s, int stage, const uint32_t (&of)[2]) {
+  // Asks for the records of a step, if there is such a one, by their slots. One group of copies, in any case.
+  __device__ __forceinline__ void fill(int s, int steps, int stage, const uint32_t (&of)[2]) {
     const Step step = step_of(s);
-    if (!empty(step)) {
+    if (s < steps && !empty(step)) {
       if (A::kSame) {
         copy<First>(p.keys[step.first ? 0 : 1], step, step.first ? lengths[0] : lengths[1], first_stage(stage), stage,
                     of);

@@ -52,10 +52,26 @@ struct Scores {
     }
   }
 
+  // A lane's piece of 32 dims of keys g and g + 8, and its two scales.
+  struct Piece {
+    uint4 codes[2];
+    uint32_t scales[2];
+  };
+  __device__ __forceinline__ static Piece load_piece(uint32_t row, uint32_t scales, int c, int i) {
+    using R = Raw<format::Nvfp4_288, kEights>;
+    Piece piece;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      piece.codes[r] = ptx::load_shared((row ^ R::read(c, i)) + r * 8 * R::kPitch);
+      piece.scales[r] = ptx::load_shared_u16(scales + i * 2 + r * 8 * R::kScalePitch);
+    }
+    return piece;
+  }
+
   __device__ __forceinline__ void run(format::Nvfp4_288, uint32_t raw, uint32_t wide, Logits& acc) const {
     using R = Raw<format::Nvfp4_288, kEights>;
     const uint32_t row = raw + R::row(me.g);
-    uint32_t scales = raw + R::kScales + me.g * R::kScalePitch + me.c * (2 * R::kLanePieces);
+    const uint32_t scales = raw + R::kScales + me.g * R::kScalePitch + me.c * (2 * R::kLanePieces);
     uint32_t to = wide + me.lane * 16;
     // Of the lane's eights of dims, by its pieces of 32.
     uint32_t q[4];
@@ -64,22 +80,27 @@ struct Scores {
       q[w] = query + (me.half * 32 + me.c * (4 * R::kLanePieces) + w) * 128 + ((me.g ^ ((me.c ^ w) << 1)) << 4);
     }
     Logits other = {};
+    // The next piece is asked for before stores, which loads do not pass.
+    Piece next = load_piece(row, scales, me.c, 0);
 #pragma unroll 2
     for (int i = 0; i < R::kLanePieces; ++i) {
-      uint4 codes[2];
-      uint32_t scale[2];
+      const Piece piece = next;
+      uint4 b[4][kEights];
 #pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        codes[r] = ptx::load_shared((row ^ R::read(me.c, i)) + r * 8 * R::kPitch);
-        scale[r] = ptx::low_e4m3_to_f16(ptx::load_shared_u16(scales + r * 8 * R::kScalePitch));
+      for (int w = 0; w < 4; ++w) {
+#pragma unroll
+        for (int e = 0; e < kEights; ++e) b[w][e] = ptx::load_shared(q[w] + e * (format::kHeadDim / 8 * 128));
+        q[w] += 4 * 128;
       }
+      next = load_piece(row, scales, me.c, (i + 1) % R::kLanePieces);
+      const uint32_t scale[2] = {ptx::low_e4m3_to_f16(piece.scales[0]), ptx::low_e4m3_to_f16(piece.scales[1])};
 #pragma unroll
       for (int w = 0; w < 4; ++w) {
         ptx::FragmentA first, second;
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
           const uint32_t s = w < 2 ? ptx::both_f16<0>(scale[r]) : ptx::both_f16<1>(scale[r]);
-          const uint4& v = codes[r];
+          const uint4& v = piece.codes[r];
           const uint32_t word = w == 0 ? v.x : w == 1 ? v.y : w == 2 ? v.z : v.w;
           const uint32_t even = even_e2m1_to_e4m3(word);
           const uint32_t odd = odd_e2m1_to_e4m3(word);
@@ -92,13 +113,10 @@ struct Scores {
         ptx::store_matrices(to + (2 * w + 1) * kFragmentBytes, second);
 #pragma unroll
         for (int e = 0; e < kEights; ++e) {
-          const uint4 b = ptx::load_shared(q[w] + e * (format::kHeadDim / 8 * 128));
-          ptx::mma_f16(acc[e], first, b.x, b.y);
-          ptx::mma_f16(other[e], second, b.z, b.w);
+          ptx::mma_f16(acc[e], first, b[w][e].x, b[w][e].y);
+          ptx::mma_f16(other[e], second, b[w][e].z, b[w][e].w);
         }
-        q[w] += 4 * 128;
       }
-      scales += 2;
       to += 8 * kFragmentBytes;
     }
 #pragma unroll
@@ -157,11 +175,13 @@ struct Scores {
     const uint32_t row = raw + R::place(me.g, me.c);
     const uint32_t scales = raw + R::kScales + me.g * R::kScalePitch;
     const uint32_t q = query + 2 * me.c * 128 + ((me.g ^ (me.c << 1)) << 4);
-    const int begin = me.half * (kWarpDims<kEights> / 64);
-    const int end = min(begin + kWarpDims<kEights> / 64, kPlain);
-#pragma unroll 1
-    for (int group = begin; group < end; ++group) {
-      const int i = group - begin;
+    constexpr int kWarpGroups = kWarpDims<kEights> / 64;
+    const int begin = me.half * kWarpGroups;
+    const bool rope = me.half + 1 == kEights;
+    const int groups = kWarpGroups - (rope ? 1 : 0);
+#pragma unroll 2
+    for (int i = 0; i < groups; ++i) {
+      const int group = begin + i;
       const uint32_t at = (row ^ ((i & 1) << 6)) + (i >> 1) * 128;
       const uint4 low = ptx::load_shared(at);
       const uint4 high = ptx::load_shared(at + 8 * R::kPitch);
@@ -175,7 +195,7 @@ struct Scores {
       add(part, first, second, q + (group * 8 + 1) * 128);
       add_scaled(acc, part, scale);
     }
-    if (end != kPlain) return;
+    if (!rope) return;
       // The rotated dims, bf16: pieces 2c and 2c + 1 after those.
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
