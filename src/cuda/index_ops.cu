@@ -7,6 +7,7 @@
 #include "cuda/index_ops.hpp"
 #include "cuda/launch.hpp"
 #include "cuda/ptx/grid.cuh"
+#include "cuda/ptx/sync.cuh"
 #include "cuda/vector_access.cuh"
 #include "plan/divisor.hpp"
 #include "plan/index_elements.hpp"
@@ -41,17 +42,17 @@ struct Quad {
 // Columns `first` and on of a row; -1 where there are none.
 __device__ Quad load_quad(const int32_t* row, int first, int columns, bool aligned) {
   if (aligned && first + kQuad <= columns) {
-    const int4 quad = __ldg(reinterpret_cast<const int4*>(row + first));
+    const int4 quad = *reinterpret_cast<const int4*>(row + first);
     return {{quad.x, quad.y, quad.z, quad.w}};
   }
   Quad quad;
 #pragma unroll
-  for (int i = 0; i < kQuad; ++i) quad.x[i] = first + i < columns ? __ldg(row + first + i) : -1;
+  for (int i = 0; i < kQuad; ++i) quad.x[i] = first + i < columns ? row[first + i] : -1;
   return quad;
 }
 __device__ void store_quad(int32_t* row, int first, int columns, bool aligned, const Quad& quad) {
   if (aligned && first + kQuad <= columns) {
-    *reinterpret_cast<int4*>(row + first) = {quad.x[0], quad.x[1], quad.x[2], quad.x[3]};
+    __stcg(reinterpret_cast<int4*>(row + first), make_int4(quad.x[0], quad.x[1], quad.x[2], quad.x[3]));
     return;
   }
 #pragma unroll
@@ -86,7 +87,7 @@ __device__ Quad slots_of(const Table& table, const int32_t* entries, const Quad&
     const auto l = static_cast<uint32_t>(local.x[i]);
     const uint32_t column = table.page_size.quotient(l);
     row[i] = l - column * table.page_size.value;
-    entry[i] = l < rows ? static_cast<uint32_t>(__ldg(entries + column)) : 0xffffffffU;
+    entry[i] = static_cast<uint32_t>(ptx::load_if(entries + column, l < rows));
   }
   Quad slots;
 #pragma unroll
@@ -116,12 +117,24 @@ struct Found {
   int32_t extra;  // its element of a list that the caller names
 };
 
-__device__ Found request_at(const plan::RaggedBatch& lists, int64_t request, const int32_t* extra) {
-  return {request,
-          {__ldg(lists.query_start_loc + request), __ldg(lists.query_start_loc + request + 1),
-           __ldg(lists.seq_lens + request)},
-          extra == nullptr ? 0 : __ldg(extra + request)};
-}
+// Where that stands.
+struct Places {
+  int64_t request;
+  const int32_t* query_start;
+  const int32_t* seq_len;
+  const int32_t* extra;  // null: no list
+
+  __device__ Places(const plan::RaggedBatch& lists, const int32_t* extras, int64_t r)
+      : request(r),
+        query_start(lists.query_start_loc + r),
+        seq_len(lists.seq_lens + r),
+        extra(extras == nullptr ? nullptr : extras + r) {}
+  __device__ Found read() const {
+    return {request,
+            {ptx::load_here(query_start), ptx::load_here(query_start + 1), ptx::load_here(seq_len)},
+            extra == nullptr ? 0 : ptx::load_here(extra)};
+  }
+};
 
 // The request of a token between the first and the last query's bounds, by all lanes: 32 requests are tried at once.
 __device__ int64_t search(const plan::RaggedBatch& lists, int64_t token) {
@@ -131,7 +144,7 @@ __device__ int64_t search(const plan::RaggedBatch& lists, int64_t token) {
   while (high - low > 1) {
     const int64_t step = (high - low + kLanes - 1) / kLanes;
     const int64_t probe = low + (lane + 1) * step;
-    const bool behind = probe < high && __ldg(lists.query_start_loc + probe) <= token;
+    const bool behind = probe < high && lists.query_start_loc[probe] <= token;
     const int passed = __ffs(static_cast<int>(~__ballot_sync(kFullWarp, behind))) - 1;
     high = min(low + (passed + 1) * step, high);
     low += passed * step;
@@ -139,21 +152,26 @@ __device__ int64_t search(const plan::RaggedBatch& lists, int64_t token) {
   return low;
 }
 
+// The likely place of the request of token `index` of the step. Reads nothing.
+__device__ Places guess(const Batch& batch, const int32_t* extras, int64_t index) {
+  const int64_t request = batch.tokens_each.quotient(static_cast<uint32_t>(index));
+  return {batch.lists, extras, max(min(request, batch.lists.num_requests - 1), int64_t{0})};
+}
+
 // The request whose query holds a token (plan::RaggedBatch::request_of; of lists that descend somewhere, one of
-// several). Token `index` of the step, counted from the first query's start (`from_start`) or as query_start_loc does.
-// All lanes of a warp ask for the same one. `extra`: a list with an element for each request, or null.
-__device__ Found find_request(const Batch& batch, int64_t index, bool from_start, const int32_t* extra,
-                              int64_t& token) {
+// several), by all lanes of a warp: token `index` of the step, counted from the first query's start (`from_start`) or
+// as query_start_loc does.
+__device__ Found find_request(const Batch& batch, const int32_t* extras, const Places& likely, int64_t index,
+                              bool from_start, int64_t& token) {
   const plan::RaggedBatch& lists = batch.lists;
   if (lists.num_requests == 0) return {-1, {0, 0, 0}, 0};
-  const int64_t guess = min(int64_t{batch.tokens_each.quotient(static_cast<uint32_t>(index))}, lists.num_requests - 1);
-  const Found likely = request_at(lists, guess, extra);
-  const int64_t first = __ldg(lists.query_start_loc);
-  const int64_t end = __ldg(lists.query_start_loc + lists.num_requests);
-  token = from_start ? first + index : index;
+  const Found found = likely.read();
+  const int first = ptx::load_here(lists.query_start_loc);
+  const int end = ptx::load_here(lists.query_start_loc + lists.num_requests);
+  token = from_start ? int64_t{first} + index : index;
   if (token < first || token >= end) return {-1, {0, 0, 0}, 0};
-  if (likely.query.holds(token)) return likely;
-  return request_at(lists, search(lists, token), extra);
+  if (found.query.holds(token)) return found;
+  return Places(lists, extras, search(lists, token)).read();
 }
 
 int threads_for(int64_t columns) {
@@ -176,31 +194,39 @@ struct TopkToSlots {
 
 __global__ void __launch_bounds__(kMaxThreads) topk_to_slots_rows(const TopkToSlots a) {
   __shared__ int of_warp[2][kMaxThreads / kLanes];  // in turn, so that a row waits for no reader of the one before
-  ptx::follow_previous();
+  ptx::let_next_begin();
+  const auto lane = static_cast<int>(threadIdx.x) % kLanes;
+  const int step = kQuad * static_cast<int>(blockDim.x);
   int turn = 0;
   for (int64_t token = blockIdx.x; token < a.tokens; token += gridDim.x, turn ^= 1) {
-    const int64_t request = __ldg(a.token_to_req + token);
-    const bool marked = a.is_valid_token == nullptr || __ldg(a.is_valid_token + token) != 0;
+    const int32_t* topk = a.topk.row(token);
+    int32_t* to = a.slots.row(token);
+    const int32_t* request_of = a.token_to_req + token;
+    const uint8_t* mark_of = a.is_valid_token == nullptr ? nullptr : a.is_valid_token + token;
+    int first = kQuad * static_cast<int>(threadIdx.x);
+    ptx::wait_for_previous();
+    const int request = ptx::load_here(request_of);
+    Quad local = load_quad(topk, first, a.topk.columns, a.topk.aligned);
+    const bool marked = mark_of == nullptr || *mark_of != 0;
     const bool valid = marked && request >= 0 && request < a.requests;
     const uint32_t rows = valid ? a.table.rows : 0;
     const int32_t* entries = a.table.entries + (valid ? request : 0) * a.table.stride;
-    const int32_t* topk = a.topk.row(token);
+    ptx::settle(entries);
     int count = 0;
-    for (int first = kQuad * static_cast<int>(threadIdx.x); first < a.topk.columns;
-         first += kQuad * static_cast<int>(blockDim.x)) {
-      const Quad local = load_quad(topk, first, a.topk.columns, a.topk.aligned);
+    while (first < a.topk.columns) {
       const Quad slots = slots_of(a.table, entries, local, rows);
-      store_quad(a.slots.row(token), first, a.slots.columns, a.slots.aligned, slots);
+      store_quad(to, first, a.slots.columns, a.slots.aligned, slots);
 #pragma unroll
       for (int i = 0; i < kQuad; ++i) count += slots.x[i] >= 0 ? 1 : 0;  // none behind the last column: -1
+      first += step;
+      local = load_quad(topk, first, a.topk.columns, a.topk.aligned);
     }
     count = __reduce_add_sync(kFullWarp, count);
-    if (threadIdx.x % kLanes == 0) of_warp[turn][threadIdx.x / kLanes] = count;
+    if (lane == 0) of_warp[turn][threadIdx.x / kLanes] = count;
     __syncthreads();
-    if (threadIdx.x == 0) {
-      for (int w = 1; w < static_cast<int>(blockDim.x) / kLanes; ++w) count += of_warp[turn][w];
-      a.lens[token] = count;
-    }
+    if (threadIdx.x >= kLanes) continue;
+    count = __reduce_add_sync(kFullWarp, kLanes * lane < static_cast<int>(blockDim.x) ? of_warp[turn][lane] : 0);
+    if (lane == 0) a.lens[token] = count;
   }
 }
 
@@ -240,12 +266,16 @@ struct CombinedColumns {
 };
 
 __global__ void __launch_bounds__(kMaxThreads) combine_topk_swa_rows(const CombineTopkSwa a) {
-  ptx::follow_previous();
+  ptx::let_next_begin();
   for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
+    const Places likely = guess(a.batch, a.gather_lens, row);
+    const int32_t* from = a.topk.row(row);
+    int32_t* to = a.indices.row(row);
     int first = kQuad * static_cast<int>(threadIdx.x);
-    Quad topk = load_quad(a.topk.row(row), first, a.topk.columns, a.topk.aligned);
+    ptx::wait_for_previous();
+    Quad topk = load_quad(from, first, a.topk.columns, a.topk.aligned);
     int64_t token = 0;
-    const Found found = find_request(a.batch, row, true, a.gather_lens, token);
+    const Found found = find_request(a.batch, a.gather_lens, likely, row, true, token);
     plan::CombinedRow combined{-1, 0, 0, 0};
     if (found.request >= 0) {
       combined = plan::combined_row(found.request, found.query, found.extra, token, a.window, a.compress_ratio,
@@ -256,9 +286,9 @@ __global__ void __launch_bounds__(kMaxThreads) combine_topk_swa_rows(const Combi
       Quad indices;
 #pragma unroll
       for (int i = 0; i < kQuad; ++i) indices.x[i] = columns.at(first + i, topk.x[i]);
-      store_quad(a.indices.row(row), first, a.indices.columns, a.indices.aligned, indices);
+      store_quad(to, first, a.indices.columns, a.indices.aligned, indices);
       first += kQuad * static_cast<int>(blockDim.x);
-      topk = load_quad(a.topk.row(row), first, a.topk.columns, a.topk.aligned);
+      topk = load_quad(from, first, a.topk.columns, a.topk.aligned);
     }
     if (threadIdx.x == 0) a.lens[row] = static_cast<int32_t>(combined.length());
   }
@@ -294,6 +324,7 @@ __device__ int list_window(const SwaMetadata& a, int64_t token, const Found& fou
     window = plan::decode_window(found.query, token, a.rule, found.extra);
     entries += found.request * a.table.stride;
   }
+  ptx::settle(entries);
   const auto length = static_cast<int>(min(window.length, int64_t{a.indices.columns}));
   const auto start = static_cast<int>(window.start);  // a window that is not empty lies below seq_len
   for (int first = kQuad * lane; first < a.indices.columns; first += kQuad * kLanes) {
@@ -306,11 +337,11 @@ __device__ int list_window(const SwaMetadata& a, int64_t token, const Found& fou
   return length;
 }
 
-__device__ void describe_token(const SwaMetadata& a, int64_t index) {
+__device__ void describe_token(const SwaMetadata& a, const Places& likely, int64_t index) {
   const bool first_lane = threadIdx.x % kLanes == 0;
-  const bool valid = index < a.tokens && __ldg(reinterpret_cast<const long long*>(a.slot_mapping) + index) >= 0;
+  const bool valid = index < a.tokens && a.slot_mapping[index] >= 0;
   int64_t token = index;
-  const Found found = find_request(a.batch, index, false, a.replay_start, token);
+  const Found found = find_request(a.batch, a.replay_start, likely, index, false, token);
   if (index < a.listed_tokens && first_lane) a.token_to_req[index] = static_cast<int32_t>(found.request);
   if (index >= a.tokens) return;
   const int length = index < a.decode_tokens ? list_window(a, index, found, valid) : 0;
@@ -322,14 +353,16 @@ __device__ void describe_token(const SwaMetadata& a, int64_t index) {
 
 // First the tokens, a warp each, then the prefill requests, a thread each.
 __global__ void __launch_bounds__(kThreads) swa_metadata_items(const SwaMetadata a) {
-  ptx::follow_previous();
+  ptx::let_next_begin();
   const int64_t tokens = max(a.tokens, a.listed_tokens);
   const int64_t token_blocks = (tokens + kTokenWarps - 1) / kTokenWarps;
   const int64_t prefill_blocks = (a.prefills + kThreads - 1) / kThreads;
   for (int64_t block = blockIdx.x; block < token_blocks + prefill_blocks; block += gridDim.x) {
+    const int64_t token = block * kTokenWarps + threadIdx.x / kLanes;
+    const Places likely = guess(a.batch, a.replay_start, token);
+    ptx::wait_for_previous();
     if (block < token_blocks) {
-      const int64_t token = block * kTokenWarps + threadIdx.x / kLanes;
-      if (token < tokens) describe_token(a, token);
+      if (token < tokens) describe_token(a, likely, token);
     } else {
       const int64_t i = (block - token_blocks) * kThreads + threadIdx.x;
       if (i < a.prefills)

@@ -48,14 +48,15 @@ struct Target {
   bool refused;
 };
 
-__device__ Target find_target(const InsertArgs& a, int64_t row) {
-  const int64_t slot = __ldg(reinterpret_cast<const long long*>(a.slots) + row);
-  const int64_t position = a.positions.data == nullptr ? 0 : a.positions[row];
+__device__ Target find_target(const InsertArgs& a, int64_t slot, int64_t position) {
   const plan::InsertTarget target = plan::insert_target(a.rule, slot, position);
   if (target.slot < 0) return {{nullptr, nullptr}, 0, target.refused};
   const auto number = static_cast<uint32_t>(target.slot);
   const uint32_t page = a.page_size.quotient(number);
   return {format::row_bytes(a.cache, a.geometry, page, number - page * a.page_size.value), target.table_row, false};
+}
+__device__ int64_t position_of(const InsertArgs& a, int64_t row) {
+  return a.positions.data == nullptr ? 0 : a.positions[row];
 }
 
 // --- a lane's dims to their place ---
@@ -143,14 +144,17 @@ constexpr int kRowThreads = format::kHeadDim / kQuadDims;
 
 template <class Record>
 __global__ void __launch_bounds__(kRowThreads) insert_row_by_block(const InsertArgs a) {
-  ptx::follow_previous();
+  ptx::let_next_begin();
   const auto p = static_cast<int>(threadIdx.x);
   const int q = p - format::kNopeDim / kQuadDims;  // of the rotated dims; negative: another dim
   const int64_t row = blockIdx.x;
+  const uint16_t* latent = a.latent + row * a.latent_stride + p * kQuadDims;
+  const int64_t* slot = a.slots + row;
+  ptx::wait_for_previous();
   uint32_t pairs[kQuadDims / 2];
-  load_run<2 * kQuadDims>(a.latent + row * a.latent_stride + p * kQuadDims, a.latent_aligned, pairs);
+  load_run<2 * kQuadDims>(latent, a.latent_aligned, pairs);
   Floats<kQuadDims> part{{bf16x2_low(pairs[0]), bf16x2_high(pairs[0]), bf16x2_low(pairs[1]), bf16x2_high(pairs[1])}};
-  const Target to = find_target(a, row);
+  const Target to = find_target(a, *slot, position_of(a, row));
   if (to.refused && a.skipped != nullptr && p == 0) atomicAdd(a.skipped, 1ULL);
   if (to.bytes.data == nullptr) return;  // the whole block
   if (q >= 0 && a.cos_sin != nullptr) rotate(a, to.table_row, q, part);
@@ -211,7 +215,8 @@ __device__ BitsPart part_of(const uint4 (&row)[kRowBytes / 16], int p) {
 __device__ Target find_targets(const InsertArgs& a, int64_t first) {
   const auto lane = static_cast<int>(threadIdx.x) % kLanes;
   Target target{{nullptr, nullptr}, 0, false};
-  if (lane < kRows && first + lane < a.rows) target = find_target(a, first + lane);
+  if (lane < kRows && first + lane < a.rows)
+    target = find_target(a, a.slots[first + lane], position_of(a, first + lane));
   const unsigned refused = __ballot_sync(kFullWarp, target.refused);
   if (refused != 0 && a.skipped != nullptr && lane == 0) atomicAdd(a.skipped, __popc(refused));
   return target;

@@ -10,19 +10,19 @@ inline bool rows_aligned(const void* data, int64_t row_bytes) {
   return reinterpret_cast<uintptr_t>(data) % 16 == 0 && row_bytes % 16 == 0;
 }
 
-// `aligned`: `from` is a multiple of 16 bytes, or of kBytes if these are fewer. Read-only memory.
+// `aligned`: `from` is a multiple of 16 bytes, or of kBytes if these are fewer.
 template <int kBytes, class T>
 __device__ inline void load_run(const T* from, bool aligned, uint32_t (&words)[kBytes / 4]) {
   static_assert((kBytes % 16 == 0 || kBytes == 8) && sizeof(T) <= 4);
   if (aligned) {
     if constexpr (kBytes == 8) {
-      const uint2 pair = __ldg(reinterpret_cast<const uint2*>(from));
+      const uint2 pair = *reinterpret_cast<const uint2*>(from);
       words[0] = pair.x;
       words[1] = pair.y;
     } else {
 #pragma unroll
       for (int i = 0; i < kBytes / 16; ++i) {
-        const uint4 quad = __ldg(reinterpret_cast<const uint4*>(from) + i);
+        const uint4 quad = reinterpret_cast<const uint4*>(from)[i];
         words[4 * i] = quad.x;
         words[4 * i + 1] = quad.y;
         words[4 * i + 2] = quad.z;
@@ -37,7 +37,7 @@ __device__ inline void load_run(const T* from, bool aligned, uint32_t (&words)[k
     uint32_t word = 0;
 #pragma unroll
     for (int j = 0; j < kPerWord; ++j) {
-      const T element = __ldg(from + kPerWord * i + j);
+      const T element = from[kPerWord * i + j];
       uint32_t bits;
       if constexpr (sizeof(T) == 4) {
         bits = __builtin_bit_cast(uint32_t, element);
@@ -70,7 +70,7 @@ struct IndexList {
   bool wide;
 
   __device__ int64_t operator[](int64_t i) const {
-    return wide ? __ldg(static_cast<const long long*>(data) + i) : __ldg(static_cast<const int*>(data) + i);
+    return wide ? static_cast<const int64_t*>(data)[i] : static_cast<const int32_t*>(data)[i];
   }
 };
 

@@ -10,6 +10,7 @@ __device__ inline void let_next_begin() { asm volatile("griddepcontrol.launch_de
 
 // Until every kernel before this one has ended and what it wrote can be seen. Every block must wait, also one without
 // work: the next kernel takes this one's end for the end of all before it.
+// Loads through the read-only path (__ldg) may be moved ahead of it by the compiler: small kernels use plain ones.
 __device__ inline void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 __device__ inline void follow_previous() {

@@ -163,6 +163,29 @@ __device__ __forceinline__ void store_matrices_transposed(uint32_t address, cons
 // What was computed from v is computed anew instead of being kept in registers meanwhile.
 __device__ __forceinline__ void forget(int& v) { asm volatile("" : "+r"(v)); }
 __device__ __forceinline__ void forget(uint32_t& v) { asm volatile("" : "+r"(v)); }
+// A pointer that is computed once, and not anew with every offset from it.
+template <class T>
+__device__ __forceinline__ void settle(T*& p) {
+  asm volatile("" : "+l"(p));
+}
+// Asked for here: a plain load would go down to where its value is first needed, past branches that wait for others.
+__device__ __forceinline__ int load_here(const int* p) {
+  int v;
+  asm volatile("ld.volatile.global.s32 %0, [%1];" : "=r"(v) : "l"(p));
+  return v;
+}
+// -1 where `yes` is false.
+__device__ __forceinline__ int load_if(const int* p, bool yes) {
+  int v;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "setp.ne.b32 p, %2, 0;\n"
+      "mov.b32 %0, -1;\n"
+      "@p ld.global.s32 %0, [%1];\n}\n"
+      : "=&r"(v)
+      : "l"(p), "r"(static_cast<int>(yes)));
+  return v;
+}
 // 16 bytes that are read once; zeros where `yes` is false.
 __device__ __forceinline__ uint4 load_stream(const void* p, bool yes) {
   uint4 v;
