@@ -1,6 +1,4 @@
 #include <algorithm>
-#include <array>
-#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <tuple>
@@ -10,9 +8,10 @@
 #include "core/tensor.hpp"
 #include "cuda/block_scaled_linear/block_scaled_linear.hpp"
 #include "cuda/block_scaled_linear/e4m3_kernel.cuh"
-#include "cuda/block_scaled_linear/few_tokens_kernel.cuh"
+#include "cuda/block_scaled_linear/few_tokens_launch.cuh"
 #include "cuda/block_scaled_linear/linear_kernel.cuh"
 #include "cuda/block_scaled_linear/tile_plan.hpp"
+#include "cuda/block_scaled_linear/tuning.hpp"
 #include "cuda/launch.hpp"
 #include "plan/linear_shape.hpp"
 
@@ -21,15 +20,6 @@ namespace {
 
 using Params = megamla_block_scaled_linear_params;
 using namespace linear;
-
-constexpr const char* kOp = "block_scaled_linear";
-
-#ifdef MEGAMLA_TUNE  // for sweeps on a device
-int tune(const char* name, int otherwise) {
-  const char* chosen = std::getenv(name);
-  return chosen == nullptr ? otherwise : std::atoi(chosen);
-}
-#endif
 
 bool is_aligned(const megamla_tensor& t, int64_t element, int64_t bytes) {
   const auto at = [&](int64_t offset) { return offset % bytes == 0; };
@@ -68,14 +58,6 @@ LinearArgs args_of(const Params& p, const plan::LinearShape& s) {
   return a;
 }
 
-void set_tiles(LinearArgs& a, int rows, int tokens) {
-  a.group_row_tiles = static_cast<uint32_t>(ceil_div(a.out, rows));
-  a.row_tiles = a.group_row_tiles * static_cast<uint32_t>(a.groups);
-  a.token_tiles = static_cast<uint32_t>(ceil_div(a.tokens, tokens));
-  a.splits = 1;
-}
-
-using Kernel = void (*)(LinearArgs);
 struct Variant {
   Kernel kernel = nullptr;
   size_t shared_bytes = 0;
@@ -150,91 +132,6 @@ bool multiplies_codes(const Params& p, const LinearArgs& a) {
          a.in % E4m3Shape<1>::kColumns == 0 && a.x_aligned && a.weight_scale_aligned && word_aligned(p.x_scale);
 }
 
-// A kernel for few tokens, and its tile.
-struct FewTokensVariant {
-  Kernel kernel = nullptr;
-  int tiles = 0;
-  int64_t (*shared_bytes)(int64_t in, int row_warps_log2) = nullptr;
-};
-
-template <int kTiles, int kTokens, bool kFp8X, bool kDeep>
-constexpr FewTokensVariant few_tokens_variant() {
-  using Shape = FewTokensShape<kTiles, kTokens, kFp8X, kDeep>;
-  return {few_tokens_kernel<Shape>, kTiles, few_tokens_shared_bytes<Shape>};
-}
-
-using FewTokensVariants = std::array<FewTokensVariant, 4>;
-template <int kTokens, bool kFp8X>
-constexpr FewTokensVariants kFewTokensVariants = {
-    few_tokens_variant<8, kTokens, kFp8X, kTokens == 16>(), few_tokens_variant<5, kTokens, kFp8X, false>(),
-    few_tokens_variant<4, kTokens, kFp8X, false>(), few_tokens_variant<2, kTokens, kFp8X, false>()};
-#ifdef MEGAMLA_TUNE
-template <int kTokens, bool kFp8X>
-constexpr FewTokensVariants kDeepVariants = {
-    few_tokens_variant<8, kTokens, kFp8X, true>(), few_tokens_variant<5, kTokens, kFp8X, true>(),
-    few_tokens_variant<4, kTokens, kFp8X, true>(), few_tokens_variant<2, kTokens, kFp8X, true>()};
-#endif
-
-const FewTokensVariants& few_tokens_variants(int64_t tokens, bool fp8_x) {
-#ifdef MEGAMLA_TUNE
-  if (tune("LIN_DEEP", 0) != 0) {
-    if (tokens <= 8) return fp8_x ? kDeepVariants<8, true> : kDeepVariants<8, false>;
-    return fp8_x ? kDeepVariants<16, true> : kDeepVariants<16, false>;
-  }
-#endif
-  if (tokens <= 8) return fp8_x ? kFewTokensVariants<8, true> : kFewTokensVariants<8, false>;
-  return fp8_x ? kFewTokensVariants<16, true> : kFewTokensVariants<16, false>;
-}
-
-// What that kernel asks for: scales of two groups of columns at once, loads of 16 bytes. Its split of the columns
-// depends on the weights alone, but other tokens' calls take other kernels.
-bool takes_few_tokens(const Params& p, const LinearArgs& a) {
-  return a.tokens <= kMostFewTokens && p.weight_kind != MEGAMLA_LINEAR_WEIGHT_BF16 && p.batch_invariant == 0 &&
-         a.x_aligned && a.weight_scale_aligned && reinterpret_cast<uintptr_t>(a.x_scale) % 2 == 0;
-}
-
-struct FewTokensChoice {
-  const FewTokensVariant* variant = nullptr;
-  int row_warps_log2 = 0;
-};
-
-// The tile that leaves the busiest multiprocessor the fewest rows; of several the largest.
-FewTokensChoice choose_few_tokens(const LinearArgs& a, const FewTokensVariants& list, int multiprocessors) {
-  constexpr int64_t kMostShared = 227 * 1024;
-  FewTokensChoice best{};
-  int64_t least = 0;
-  for (const FewTokensVariant& v : list) {
-#ifdef MEGAMLA_TUNE
-    if (const int tiles = tune("LIN_TILES", 0); tiles != 0 && tiles != v.tiles) continue;
-#endif
-    for (int log2 = 0; log2 <= kFewTokensWarpsLog2; ++log2) {
-      const int64_t rows = int64_t{8} * v.tiles << log2;
-      if (a.out % rows != 0 || (a.output == MEGAMLA_LINEAR_OUT_MXFP8 && rows % 32 != 0)) continue;
-      if (v.shared_bytes(a.in, log2) > kMostShared) continue;
-      const int64_t busiest = ceil_div(a.groups * (a.out / rows), multiprocessors) * rows;
-      if (best.variant == nullptr || busiest < least) {
-        best = {&v, log2};
-        least = busiest;
-      }
-    }
-  }
-  return best;
-}
-
-Status launch_few_tokens(LinearArgs a, const FewTokensChoice& choice, cudaStream_t stream) {
-  const FewTokensVariant& v = *choice.variant;
-  set_tiles(a, 8 * v.tiles << choice.row_warps_log2, 1);
-  a.row_warps_log2 = choice.row_warps_log2;
-  a.called_bytes = kFewTokensCalledBytes;
-#ifdef MEGAMLA_TUNE
-  a.called_bytes = tune("LIN_CALLED", kFewTokensCalledBytes);
-#endif
-  const int64_t shared = v.shared_bytes(a.in, choice.row_warps_log2);
-  MEGAMLA_CUDA_CALL(
-      kOp, cudaFuncSetAttribute(v.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
-  return launch(kOp, overlapping({a.row_tiles, kFewTokensThreads, static_cast<size_t>(shared)}), stream, v.kernel, a);
-}
-
 struct Choice {
   const Variant* variant;
   int splits;
@@ -249,9 +146,7 @@ Choice choose(const std::vector<Variant>& list, const TileWork& work, bool batch
   Choice best{};
   for (const Variant& v : list) {
     const bool last = &v == &list.back();
-#ifdef MEGAMLA_TUNE
-    if (const int rows = tune("LIN_ROWS", 0); rows != 0 && work.tokens > 64 && v.tile.rows != rows) continue;
-#endif
+    if (const int rows = tuned("LIN_ROWS", 0); rows != 0 && work.tokens > 64 && v.tile.rows != rows) continue;
     if (v.tile.tokens < work.tokens && v.tile.tokens < list.back().tile.tokens) continue;
     if (best.variant != nullptr && v.tile.tokens > best.variant->tile.tokens) break;
     const int splits = batch_invariant ? fixed : best_splits(work, v.tile);
@@ -269,9 +164,7 @@ Choice choose_codes(const std::vector<Variant>& list, const TileWork& work) {
   Choice best{};
   int64_t least = 0;
   for (const Variant& v : list) {
-#ifdef MEGAMLA_TUNE
-    if (const int tokens = tune("LIN_CODE_TOKENS", 0); tokens != 0 && v.tile.tokens != tokens) continue;
-#endif
+    if (const int tokens = tuned("LIN_CODE_TOKENS", 0); tokens != 0 && v.tile.tokens != tokens) continue;
     for (int splits = 1; splits <= std::min<int64_t>(pieces, kMaxSplits); ++splits) {
       if (v.tile.clusters[static_cast<size_t>(splits)] == 0) continue;
       const int64_t clocks = e4m3_clocks(work, v.tile, splits);
@@ -284,9 +177,7 @@ Choice choose_codes(const std::vector<Variant>& list, const TileWork& work) {
 }
 
 Status launch_tiles(LinearArgs a, Choice choice, cudaStream_t stream) {
-#ifdef MEGAMLA_TUNE
-  choice.splits = tune("LIN_SPLITS", choice.splits);
-#endif
+  choice.splits = tuned("LIN_SPLITS", choice.splits);
   set_tiles(a, choice.variant->tile.rows, choice.variant->tile.tokens);
   a.splits = static_cast<uint32_t>(choice.splits);
   // Blocks that share no tile walk over many; clusters take one each.

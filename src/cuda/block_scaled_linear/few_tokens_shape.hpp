@@ -10,6 +10,7 @@ constexpr int kFewTokensWarpsLog2 = 3;
 constexpr int kFewTokensWarps = 1 << kFewTokensWarpsLog2;
 constexpr int kFewTokensThreads = 32 * kFewTokensWarps;
 constexpr int kMostFewTokens = 16;
+constexpr int kFewTokensPieceColumns = 64;  // of a stage
 constexpr int kFewTokensCalledBytes = 256;
 
 // kTiles: of eight rows, a warp. kTokens: 8 or 16. Deep: one block an SM with twice the stages.
@@ -18,7 +19,7 @@ struct FewTokensShape {
   static constexpr int kTiles = kTiles_;
   static constexpr int kTokens = kTokens_;
   static constexpr bool kFp8X = kFp8X_;
-  static constexpr int kStageGroups = 2;  // of 32 columns
+  static constexpr int kStageGroups = kFewTokensPieceColumns / 32;
   // Rows of a group one after the other; 32 bytes more keep the stores of a row's groups apart.
   static constexpr int kGroupBytes = 8 * kTiles * 32 + 32;
   static constexpr int kStageBytes = kStageGroups * kGroupBytes;

@@ -36,4 +36,7 @@ struct LinearArgs {
   uint8_t* y_scale;
 };
 
+using Kernel = void (*)(LinearArgs);
+constexpr const char* kOp = "block_scaled_linear";
+
 }  // namespace megamla::cuda::linear

@@ -5,11 +5,19 @@
 #include <array>
 #include <cstdint>
 
+#include "cuda/block_scaled_linear/linear_args.hpp"
 #include "cuda/block_scaled_linear/tile_shape.hpp"
 
 namespace megamla::cuda::linear {
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+inline void set_tiles(LinearArgs& a, int rows, int tokens) {
+  a.group_row_tiles = static_cast<uint32_t>(ceil_div(a.out, rows));
+  a.row_tiles = a.group_row_tiles * static_cast<uint32_t>(a.groups);
+  a.token_tiles = static_cast<uint32_t>(ceil_div(a.tokens, tokens));
+  a.splits = 1;
+}
 
 // What a kernel's tile is, and how many clusters of 1 .. kMaxSplits of its blocks are resident at once.
 struct Tile {
