@@ -68,7 +68,7 @@ struct Block {
     uint2 b[kEights];
     // Rotated dims of fp8_584 take bf16 probabilities, which hold 1 exactly and have half the rounding error below it:
     // the first maxima are followed exactly, as a few keys decide a row that has no more.
-    soften<kEights>(logits, A::kRopeBf16 && turn < 2 ? 0 : kMaximumSlack, running, o, b);
+    soften<kEights>(logits, A::kRopeBf16 && turn < 2 ? 0 : kMaximumSlack, turn == 0, running, o, b);
     if (kE2m1) __syncwarp();  // what scores widened is there
     values.run(Record{}, raw, arena(), b);
   }

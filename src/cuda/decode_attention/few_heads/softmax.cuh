@@ -50,9 +50,9 @@ __device__ __forceinline__ float logit_of(float sum, float factor, float bias) {
   return fmaf(sum, factor, fmaf(sum, 0.0F, bias));
 }
 
-// Maxima move up to the step's logits, and what was summed before shrinks.
+// Maxima move up to the step's logits, and what was summed before, if anything was, shrinks.
 template <int kEights>
-__device__ __forceinline__ void raise_maxima(const float (&logits)[kEights][4], Running<kEights>& running,
+__device__ __forceinline__ void raise_maxima(const float (&logits)[kEights][4], bool first, Running<kEights>& running,
                                              Sums<kEights>& o) {
 #pragma unroll
   for (int e = 0; e < kEights; ++e) {
@@ -65,6 +65,7 @@ __device__ __forceinline__ void raise_maxima(const float (&logits)[kEights][4], 
     most.x = fmaxf(most.x, running.maximum[e].x), most.y = fmaxf(most.y, running.maximum[e].y);
     const float2 shrink = {exp2_approx(running.maximum[e].x - most.x), exp2_approx(running.maximum[e].y - most.y)};
     running.maximum[e] = most;
+    if (first) continue;
     running.sum[e].x *= shrink.x, running.sum[e].y *= shrink.y;
 #pragma unroll
     for (int t = 0; t < 32 / kEights; ++t) {
@@ -75,7 +76,7 @@ __device__ __forceinline__ void raise_maxima(const float (&logits)[kEights][4], 
 
 // Logits to probabilities b, f16: keys 2c, 2c + 1 and 2c + 8, 2c + 9 of head g.
 template <int kEights>
-__device__ __forceinline__ void soften(float (&logits)[kEights][4], float slack, Running<kEights>& running,
+__device__ __forceinline__ void soften(float (&logits)[kEights][4], float slack, bool first, Running<kEights>& running,
                                        Sums<kEights>& o, uint2 (&b)[kEights]) {
   bool above = false;
 #pragma unroll
@@ -83,7 +84,7 @@ __device__ __forceinline__ void soften(float (&logits)[kEights][4], float slack,
     const float2 bound = {running.maximum[e].x + slack, running.maximum[e].y + slack};
     above = above || fmaxf(logits[e][0], logits[e][2]) > bound.x || fmaxf(logits[e][1], logits[e][3]) > bound.y;
   }
-  if (__any_sync(~0u, above)) raise_maxima<kEights>(logits, running, o);
+  if (__any_sync(~0u, above)) raise_maxima<kEights>(logits, first, running, o);
 #pragma unroll
   for (int e = 0; e < kEights; ++e) {
     const float2 m = running.maximum[e];
