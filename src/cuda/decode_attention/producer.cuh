@@ -37,13 +37,12 @@ struct Producer {
   static constexpr int kRowAt = 1, kExactAt = 4, kValueAt = 5;
   static_assert(kLengths == 1 << (kExactAt - kRowAt));
 
-  int left = 0;                      // of the tiles whose slots are asked for one after the other
-  uint32_t asked[2] = {kEnd, kEnd};  // tiles whose slots are on their way
+  int left = 0;  // of the tiles whose slots are asked for one after the other
   // The unit that is copied next.
   struct Front {
     const uint8_t* data[kBatches];  // of this lane's piece
     int units = 0;                  // left of the tile
-    int list = 0;                   // next to be opened
+    uint32_t list = 0;              // next to be opened: its place
   };
 
   __device__ Producer(const DecodeParams& params, Shared& s, int thread)
@@ -60,7 +59,7 @@ struct Producer {
   // Finds out which row is the index-th, and asks for its lengths.
   __device__ __forceinline__ void look_up_row(Walk& walk, int index, int unit) {
     const Row row = row_at(p, shared, index);
-    walk = {row.token, row.begin, row.end, index, unit, 0, row.step, 0};
+    walk = {row.token, row.begin, row.end, index, unit, row.step, {0, 0}};
     if (!row.any() || lane >= 2) return;
     const DecodeKeys& keys = p.keys[lane];
     int32_t* length = &shared.lengths[warp][index % kLengths][lane];
@@ -97,11 +96,15 @@ struct Producer {
         } else {
           while (walk.tile < end) walk.tile += walk.step, ++left;
         }
-        walk.kind = static_cast<uint32_t>(source | number << kRowAt | (exact ? 1 << kExactAt : 0));
         const int entry = first * kTileKeys + (lane / 8 % kBatches * kProducerWarps + warp) * 8 + key();
+        const int step = walk.step * kTileKeys;
         shared.requests[warp][lane] = {
-            keys.slots + walk.token * keys.slots_row_stride + entry * keys.slots_column_stride, entry,
+            keys.slots + walk.token * keys.slots_row_stride + entry * keys.slots_column_stride, keys.width - entry,
             exact ? min(length, keys.width) - first * kTileKeys : first};
+        if (lane == 0) {
+          shared.request_steps[warp] = {step * keys.slots_column_stride, exact ? -step : walk.step,
+                                        static_cast<uint32_t>(source | number << kRowAt | (exact ? 1 << kExactAt : 0))};
+        }
         break;
       }
       walk = next;
@@ -114,29 +117,26 @@ struct Producer {
   }
 
   // Asks for the slots of the next tile. Whoever reads them waits for the group of copies that this is a part of.
-  __device__ __forceinline__ void request(int place, int unit) {
-    asked[0] = asked[1];
-    asked[1] = kEnd;
-    if (left == 0 && !next_run(unit)) return;
-    const Walk& walk = shared.walks[warp][0];
-    const uint32_t kind = walk.kind;
-    const DecodeKeys& keys = p.keys[kind & 1];
+  __device__ __forceinline__ void request(uint32_t place, int unit) {
+    uint32_t& tile = shared.tiles_asked[warp][place];
+    if (left == 0 && !next_run(unit)) {
+      if (lane == 0) tile = kEnd;
+      return;
+    }
+    const RequestStep step = shared.request_steps[warp];
     Request& mine = shared.requests[warp][lane];
     const Request now = mine;
     if (lane < 8 * kBatches) {
-      ptx::copy_4_async(ptx::shared_address(&shared.slots[warp][place][lane]), now.slots, now.entry < keys.width);
+      ptx::copy_4_async(ptx::shared_address(&shared.slots[warp][place][lane]), now.slots, now.entries > 0);
     }
-    asked[1] = kind | static_cast<uint32_t>(min(now.keys, 1 << 26)) << kValueAt;
-    const int step = walk.step * kTileKeys;
-    mine = {now.slots + step * keys.slots_column_stride, now.entry + step,
-            now.keys + ((kind >> kExactAt & 1) != 0 ? -step : walk.step)};
+    if (lane == 0) tile = step.kind | static_cast<uint32_t>(min(now.keys, 1 << 26)) << kValueAt;
+    const int tile_entries = (step.kind >> kExactAt & 1) != 0 ? step.keys : -step.keys * kTileKeys;
+    mine = {now.slots + step.slots, now.entries + tile_entries, now.keys + step.keys};
     --left;
   }
 
   // Finds the records of a tile's `count` keys, this lane that of the warp's key lane % 16, and copies their scales.
-  // Returns the tile's source and valid keys.
-  __device__ __forceinline__ uint32_t locate(Front& front, uint32_t slot, int source, int count,
-                                             uint32_t scales) const {
+  __device__ __forceinline__ void locate(Front& front, uint32_t slot, int source, int count, int unit) const {
     const DecodeKeys& keys = p.keys[source];
     const int mine = static_cast<int>(lane % 16);
     const int in_tile = (mine / 8 * kProducerWarps + warp) * 8 + mine % 8;
@@ -151,7 +151,8 @@ struct Producer {
     const auto* nothing = reinterpret_cast<const uint8_t*>(no_record);
     scale = valid ? scale : nothing;
     data = valid ? data : nothing;
-    const uint32_t to = scales + mine / 8 * kBatchScaleBytes + mine % 8 * 16;
+    const uint32_t to =
+        ring_place(unit) + kMostUnitColumns * kColumnBytes + mine / 8 * kBatchScaleBytes + mine % 8 * 16;
     if (kSame || source == 0) {
       copy_scales(First{}, to, scale, static_cast<int>(lane));
     } else {
@@ -165,18 +166,19 @@ struct Producer {
     static_assert(kBatches == 2);
     trace(Trace::kOpened);
     front.units = units_of(source);
-    return (valid_keys & 0xffffu) | static_cast<uint32_t>(source) << 16;
+    if (lane == 0) shared.opened[warp][unit & 1] = (valid_keys & 0xffffu) | static_cast<uint32_t>(source) << 16;
   }
 
   // Opens the next tile that is not beyond its list's length. After the last one, copies go on from nowhere.
-  __device__ __forceinline__ uint32_t open(Front& front, int unit) {
+  __device__ __forceinline__ void open(Front& front, int unit) {
     for (;;) {
-      const uint32_t tile = asked[0];
+      const uint32_t tile = __shfl_sync(~0u, shared.tiles_asked[warp][front.list], 0);
       if (tile == kEnd) {
 #pragma unroll
         for (int b = 0; b < kBatches; ++b) front.data[b] = reinterpret_cast<const uint8_t*>(no_record);
         front.units = 1;
-        return kEnd;
+        if (lane == 0) shared.opened[warp][unit & 1] = kEnd;
+        return;
       }
       const int source = static_cast<int>(tile & 1);
       int count = static_cast<int>(tile >> kValueAt);
@@ -184,10 +186,10 @@ struct Producer {
         const int length = shared.lengths[warp][tile >> kRowAt & (kLengths - 1)][source];
         count = __shfl_sync(~0u, min(max(length, 0), p.keys[source].width) - count * kTileKeys, 0);
       }
-      const auto slot = static_cast<uint32_t>(shared.slots[warp][front.list % kLists][lane % 16]);
+      const auto slot = static_cast<uint32_t>(shared.slots[warp][front.list][lane % 16]);
       request((front.list + 2) % kLists, unit);
-      ++front.list;
-      if (count > 0) return locate(front, slot, source, count, ring_place(unit) + kMostUnitColumns * kColumnBytes);
+      front.list = (front.list + 1) % kLists;
+      if (count > 0) return locate(front, slot, source, count, unit);
       ptx::wait_all_copies();  // the next one's slots, too
       __syncwarp();
     }
@@ -318,13 +320,13 @@ struct Producer {
 
   // Before the block's barriers are ready.
   __device__ __forceinline__ void begin() {
-    Walk walk{0, 0, 0, -1, -4, 0, 1, 0};
+    Walk walk{0, 0, 0, -1, -4, 1, {0, 0}};
     Walk next;
     look_up_row(next, 0, -4);
     if (lane == 0) shared.walks[warp][0] = walk, shared.walks[warp][1] = next;
     __syncwarp();
 #pragma unroll 1
-    for (int place = 0; place < 2; ++place) request(place, -4);
+    for (uint32_t place = 0; place < 2; ++place) request(place, -4);
     ptx::commit_copies();
   }
 
@@ -332,27 +334,26 @@ struct Producer {
     Front front;
     Ring ring;
     Scales scales[kBatches];
-    uint32_t opened[2] = {};  // the tiles that begin with this unit and with the next, if any do
     int source = 0;
     int units = 0;  // left of the tile that is widened
     ptx::wait_copies<0>();
 #pragma unroll 1
     for (int unit = -2;; ++unit) {
-      ptx::forget(lane);  // what follows from it needs no registers in between
+      ptx::forget(lane), ptx::forget(warp);  // what follows from them needs no registers in between
       const uint32_t place = ring_place(unit);
       ptx::wait_copies<2 * kInUnit - 1>();
       __syncwarp();  // scales and slots come from other lanes
       if (unit >= 0) {
         if (units == 0) {
-          if (opened[0] == kEnd) break;
-          source = static_cast<int>(opened[0] >> 16);
+          const uint32_t opened = __shfl_sync(~0u, shared.opened[warp][unit & 1], 0);
+          if (opened == kEnd) break;
+          source = static_cast<int>(opened >> 16);
           units = units_of(source);
-          begin_tile(opened[0], scales, ring, place);
+          begin_tile(opened, scales, ring, place);
           __syncwarp();  // the places of its scales are free for copies
         }
       }
-      opened[0] = opened[1];
-      if (front.units == 0) opened[1] = open(front, unit);
+      if (front.units == 0) open(front, unit);
       --front.units;
       ptx::forget(lane);
       uint32_t at = place + lane * 16;

@@ -56,16 +56,20 @@ struct Walk {
   int32_t tile, end;  // of its tiles, those that have not been asked for
   int32_t number;
   int32_t asked;  // the unit in which its lengths were asked for
-  uint32_t kind;  // of the tiles that are asked for: see Producer
-  int32_t step;   // from one to the next
-  int32_t padding;
+  int32_t step;   // from a tile to the next
+  int32_t padding[2];
 };
-
-// Where a lane of a producer warp finds its slot of the tile that it asks for next.
+// The tiles of a list whose slots a producer warp asks for one after the other: where each lane finds its slot of the
+// next one, and what leads from there to that of the one after it.
 struct alignas(16) Request {
   const int32_t* slots;
-  int32_t entry;
-  int32_t keys;  // up to the list's length from that tile on; or, if that is not known, the tile's number
+  int32_t entries;  // of the list from this one on
+  int32_t keys;     // up to the list's length from the tile on; or, if that is not known, the tile's number
+};
+struct alignas(16) RequestStep {
+  int64_t slots;
+  int32_t keys;
+  uint32_t kind;  // of the tiles: see Producer
 };
 
 // What the scores role asks for a row ahead.
@@ -126,8 +130,11 @@ struct Shared {
   int32_t tiles[2];                                 // of a row, likewise
   Row rows[kRows];                                  // by the row's number; written by the scores role, a row ahead
   int32_t slots[kProducerWarps][kLists][kBatches * 8];
+  uint32_t tiles_asked[kProducerWarps][kLists];  // see Producer
+  uint32_t opened[kProducerWarps][2];  // the tile that begins with a unit, by the unit's parity: source, valid keys
   alignas(16) Walk walks[kProducerWarps][2];
   Request requests[kProducerWarps][32];
+  RequestStep request_steps[kProducerWarps];
   int32_t lengths[kProducerWarps][kLengths][2];
   alignas(8) uint8_t valid[kStages][kTileKeys / 8];  // bit k % 8 of byte k / 8
   float alpha[kStages][kTileHeads];                  // what the accumulators of a head are multiplied by before a tile
