@@ -104,16 +104,18 @@ struct Scores {
     return __any_sync(~0u, large[0] || large[1]) != 0;
   }
 
-  // The running maximum of a head whose probabilities have become large moves to the tile's; alpha: the factor of what
-  // was summed before.
+  // The running maximum of a head whose probabilities have become large moves to the tile's, and what was summed before
+  // with it.
   __device__ __forceinline__ void follow_maximum(const float (&logits)[32], const float (&scale)[2], float (&m)[2],
-                                                 float (&alpha)[2]) const {
+                                                 float (&sum)[2]) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float largest = largest_logit(logits, r) * scale[r];
       const float next = fmaxf(largest, m[r]);
-      alpha[r] = exp2_approx(m[r] - next);
+      const float alpha = exp2_approx(m[r] - next);
       m[r] = next;
+      sum[r] *= alpha;
+      if (thread % 4 == 0) shared.alpha[ring.stage()][head() + r * 8] = alpha;
     }
   }
 
@@ -122,11 +124,11 @@ struct Scores {
   __device__ __forceinline__ void softmax(float (&logits)[32], const float (&scale)[2], float (&m)[2], float (&sum)[2],
                                           bool first) const {
     mask_logits(logits, *reinterpret_cast<const uint2*>(shared.valid[ring.stage()]), thread % 32);
-    float alpha[2] = {1, 1};
+    if (thread % 4 == 0) shared.alpha[ring.stage()][head()] = shared.alpha[ring.stage()][head() + 8] = 1;
     float tile_sum[2];
     for (int follow = first;;) {
       ptx::forget(follow);  // one copy of the code
-      if (follow != 0) follow_maximum(logits, scale, m, alpha);
+      if (follow != 0) follow_maximum(logits, scale, m, sum);
       float most[2];
       exponentiate(logits, scale, m, tile_sum, most);
       if (follow != 0) break;
@@ -134,11 +136,7 @@ struct Scores {
       follow = __any_sync(~0u, fmaxf(tile_sum[0], tile_sum[1]) > kMostSum) || any_large_share(most, sums);
       if (follow == 0) break;
     }
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      sum[r] = sum[r] * alpha[r] + tile_sum[r];
-      if (thread % 4 == 0) shared.alpha[ring.stage()][head() + r * 8] = alpha[r];
-    }
+    sum[0] += tile_sum[0], sum[1] += tile_sum[1];
     ptx::fence_async_proxy();
   }
 

@@ -181,38 +181,50 @@ struct Values {
     }
   }
 
-  template <bool kPacked>
+  // kGroups of this rank's groups at a time, kRanks ranks of each: all of them on their way at once.
+  template <bool kPacked, int kRanks, int kGroups>
   __device__ __forceinline__ void merge(int token, int first_head, int rank, int ranks) {
     const MergeTable& table = *reinterpret_cast<const MergeTable*>(shared.q);
     const OutputFactor factor[2] = {OutputFactor(table.factor[head()]), OutputFactor(table.factor[head() + 8])};
     const uint32_t partial = ptx::shared_address(shared.keys) + thread * 16;
+    const int first = first_head + head();
 #pragma unroll 1
-    for (int g = rank; g < 8; g += ranks) {
-      float v[16] = {};
-      constexpr int kTogether = kPacked ? 8 : 4;
+    for (int g = rank; g < 8; g += kGroups * ranks) {
+      float v[kGroups][16] = {};
 #pragma unroll 1
-      for (int first = 0; first < ranks; first += kTogether) {
-        uint4 u[kTogether][kVectors<kPacked>];
+      for (int from_rank = 0; from_rank < ranks; from_rank += kRanks) {
+        uint4 u[kRanks][kGroups][kVectors<kPacked>];
 #pragma unroll
-        for (int k = 0; k < kTogether; ++k) {
-          const int other = min(first + k, ranks - 1);
-          const uint32_t from = ptx::cluster_address(partial + g * kVectors<kPacked> * (kValueThreads * 16), other);
+        for (int k = 0; k < kRanks; ++k) {
+          if (from_rank + k >= ranks) break;
+          const uint32_t from = ptx::cluster_address(partial, from_rank + k);
 #pragma unroll
-          for (int i = 0; i < kVectors<kPacked>; ++i) u[k][i] = ptx::load_cluster_16(from + i * (kValueThreads * 16));
+          for (int t = 0; t < kGroups; ++t) {
+            if (g + t * ranks >= 8) break;
+#pragma unroll
+            for (int i = 0; i < kVectors<kPacked>; ++i) {
+              u[k][t][i] =
+                  ptx::load_cluster_16(from + ((g + t * ranks) * kVectors<kPacked> + i) * (kValueThreads * 16));
+            }
+          }
         }
 #pragma unroll
-        for (int k = 0; k < kTogether; ++k) {
-          if (first + k >= ranks) break;
-          const float weight[2] = {table.weight[first + k][head()], table.weight[first + k][head() + 8]};
-          add_partial(u[k], weight, v);
+        for (int k = 0; k < kRanks; ++k) {
+          if (from_rank + k >= ranks) break;
+          const float weight[2] = {table.weight[from_rank + k][head()], table.weight[from_rank + k][head() + 8]};
+#pragma unroll
+          for (int t = 0; t < kGroups; ++t) add_partial(u[k][t], weight, v[t]);
         }
       }
-      const int group = warpgroup * 8 + g;
-      const int first = first_head + head();
-      if (kPacked) {
-        store_group_pair(pair_place(p, token, first, group, thread % 4), v, factor, first);
-      } else {
-        store_group_plain(token, v, factor, first, group);
+#pragma unroll
+      for (int t = 0; t < kGroups; ++t) {
+        if (g + t * ranks >= 8) break;
+        const int group = warpgroup * 8 + g + t * ranks;
+        if (kPacked) {
+          store_group_pair(pair_place(p, token, first, group, thread % 4), v[t], factor, first);
+        } else {
+          store_group_plain(token, v[t], factor, first, group);
+        }
       }
     }
   }
@@ -226,7 +238,11 @@ struct Values {
     ptx::cluster_wait();
     ptx::mbarrier_wait(&shared.barriers.stats_full, weighed);
     trace(Trace::kMet);
-    merge<kPacked>(row.token, row.first_head, row.rank, row.ranks);
+    if (row.ranks <= 4) {
+      merge<kPacked, 4, kPacked ? 2 : 1>(row.token, row.first_head, row.rank, row.ranks);
+    } else {
+      merge<kPacked, kPacked ? 8 : 4, 1>(row.token, row.first_head, row.rank, row.ranks);
+    }
     trace(Trace::kMerged);
     ptx::cluster_arrive_plain();  // and have been read
     ptx::cluster_wait();
