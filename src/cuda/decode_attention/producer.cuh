@@ -14,9 +14,6 @@
 
 namespace megamla::cuda {
 
-// Stands in for the record of an entry that names no key.
-__device__ const uint4 no_record[format::Fp8_584::kDataBytes / 16] = {};
-
 template <class First, class Second>
 struct Producer {
   static constexpr bool kSame = First::kFormat == Second::kFormat;
@@ -41,8 +38,11 @@ struct Producer {
   // The unit that is copied next.
   struct Front {
     const uint8_t* data[kBatches];  // of this lane's piece
-    int units = 0;                  // left of the tile
-    uint32_t list = 0;              // next to be opened: its place
+    // False for an entry that names no key and after the last tile: zeros come, and nothing is read. (One record of
+    // zeros for all of them would be a line of the L2 that all multiprocessors ask for at once: 60 us.)
+    bool named[kBatches];
+    int units = 0;      // left of the tile
+    uint32_t list = 0;  // next to be opened: its place
   };
 
   __device__ Producer(const DecodeParams& params, Shared& s, int thread)
@@ -142,26 +142,25 @@ struct Producer {
     const int in_tile = (mine / 8 * kProducerWarps + warp) * 8 + mine % 8;
     const bool valid = static_cast<int>(in_tile < count) & static_cast<int>(slot < keys.num_slots);
     const uint32_t valid_keys = __ballot_sync(~0u, valid);
+    if (!valid) slot = 0;
     const uint32_t page =
         static_cast<uint32_t>((static_cast<uint64_t>(slot) * keys.division.multiplier) >> keys.division.shift);
     const uint32_t in_page = slot - page * keys.page_size;
     const uint8_t* begin = keys.cache + static_cast<int64_t>(page) * keys.page_stride;
     const uint8_t* scale = begin + keys.scale_begin + static_cast<int64_t>(in_page) * keys.scale_step;
     const uint8_t* data = begin + static_cast<int64_t>(in_page) * keys.data_step;
-    const auto* nothing = reinterpret_cast<const uint8_t*>(no_record);
-    scale = valid ? scale : nothing;
-    data = valid ? data : nothing;
     const uint32_t to =
         ring_place(unit) + kMostUnitColumns * kColumnBytes + mine / 8 * kBatchScaleBytes + mine % 8 * 16;
     if (kSame || source == 0) {
-      copy_scales(First{}, to, scale, static_cast<int>(lane));
+      copy_scales(First{}, to, scale, static_cast<int>(lane), valid);
     } else {
-      copy_scales(Second{}, to, scale, static_cast<int>(lane));
+      copy_scales(Second{}, to, scale, static_cast<int>(lane), valid);
     }
 #pragma unroll
     for (int b = 0; b < kBatches; ++b) {
       const auto at = __shfl_sync(~0u, reinterpret_cast<unsigned long long>(data), b * 8 + key());
       front.data[b] = reinterpret_cast<const uint8_t*>(at) + part() * 16;
+      front.named[b] = (valid_keys >> (b * 8 + key()) & 1) != 0;
     }
     static_assert(kBatches == 2);
     trace(Trace::kOpened);
@@ -175,7 +174,7 @@ struct Producer {
       const uint32_t tile = __shfl_sync(~0u, shared.tiles_asked[warp][front.list], 0);
       if (tile == kEnd) {
 #pragma unroll
-        for (int b = 0; b < kBatches; ++b) front.data[b] = reinterpret_cast<const uint8_t*>(no_record);
+        for (int b = 0; b < kBatches; ++b) front.named[b] = false, front.data[b] = p.keys[0].cache;
         front.units = 1;
         if (lane == 0) shared.opened[warp][unit & 1] = kEnd;
         return;
@@ -199,12 +198,14 @@ struct Producer {
   __device__ __forceinline__ void copy_column(Front& front, uint32_t at, int column) const {
 #pragma unroll
     for (int b = 0; b < kBatches; ++b) {
-      ptx::copy_16_async(at + b * kBatchBytes, front.data[b], true);
+      ptx::copy_16_async(at + b * kBatchBytes, front.data[b], front.named[b]);
       front.data[b] += 64;
     }
     if (Columns<First>::kExtra && column == kInUnit - 1 && front.units == 0) {  // the last unit of a tile has one more
 #pragma unroll
-      for (int b = 0; b < kBatches; ++b) ptx::copy_16_async(at + kColumnBytes + b * kBatchBytes, front.data[b], true);
+      for (int b = 0; b < kBatches; ++b) {
+        ptx::copy_16_async(at + kColumnBytes + b * kBatchBytes, front.data[b], front.named[b]);
+      }
     }
     ptx::commit_copies();
   }

@@ -91,15 +91,15 @@ static_assert(Columns<format::Fp8_584>::kUnits == 2 && format::Fp8_584::kDataByt
 
 // The scales of a warp's 16 keys: 16 bytes a key, a batch after the other, 128 bytes on the next 16 of each. `from` is
 // those of key lane % 16, `to` where its first 16 bytes go.
-__device__ __forceinline__ void copy_scales(format::Nvfp4_288, uint32_t to, const uint8_t* from, int lane) {
+__device__ __forceinline__ void copy_scales(format::Nvfp4_288, uint32_t to, const uint8_t* from, int lane, bool valid) {
   const int half = lane / 16;
-  ptx::copy_16_async(to + half * 128, from + half * 16, true);
+  ptx::copy_16_async(to + half * 128, from + half * 16, valid);
 }
-__device__ __forceinline__ void copy_scales(format::Fp8_528, uint32_t to, const uint8_t* from, int lane) {
-  if (lane < 16) ptx::copy_16_async(to, from, true);
+__device__ __forceinline__ void copy_scales(format::Fp8_528, uint32_t to, const uint8_t* from, int lane, bool valid) {
+  if (lane < 16) ptx::copy_16_async(to, from, valid);
 }
-__device__ __forceinline__ void copy_scales(format::Fp8_584, uint32_t to, const uint8_t* from, int lane) {
-  if (lane < 16) ptx::copy_8_async(to, from, true);
+__device__ __forceinline__ void copy_scales(format::Fp8_584, uint32_t to, const uint8_t* from, int lane, bool valid) {
+  if (lane < 16) ptx::copy_8_async(to, from, valid);
 }
 
 // Piece i of part p is scaled by the bytes 8 i + 2 p and 8 i + 2 p + 1.
