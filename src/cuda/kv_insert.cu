@@ -168,93 +168,108 @@ __global__ void __launch_bounds__(kRowThreads) insert_row_by_block(const InsertA
 
 constexpr int kWarps = 4;  // of a block
 constexpr int kBlocksPerSm = 6;
-constexpr int kRows = 8;  // of a warp
-constexpr int kHalf = kRows / 2;
+constexpr int kRows = 8;  // of a warp at once
 static_assert(kRows * kRopeParts == kLanes);
 
 struct WarpShared {
   uint4 latent[kRows][kRowBytes / 16];
   format::SlotBytes<uint8_t> to[kRows];
+  uint64_t arrived;  // a phase for every kRows rows
 };
 
-// Where chunk c of 16 bytes of a row lies: lanes that read the two chunks of their part, one and then the other, meet
-// all banks.
-__device__ int place_of_chunk(int c) { return c ^ (c >> 3 & 1); }
-
-// Asks for rows first .. first + kHalf - 1, those behind the last one being that one.
-__device__ void request_rows(const InsertArgs& a, int64_t first, uint4 (*to)[kRowBytes / 16]) {
+// Asks for a row, by all lanes. Rows that begin anywhere are there afterwards, others when the barrier says so.
+__device__ void request_row(const InsertArgs& a, int64_t row, WarpShared& shared, int r) {
   const auto lane = static_cast<int>(threadIdx.x) % kLanes;
-  const auto from = [&](int r) { return a.latent + min(first + r, a.rows - 1) * a.latent_stride; };
+  const uint16_t* from = a.latent + row * a.latent_stride;
   if (a.latent_aligned) {
-#pragma unroll
-    for (int r = 0; r < kHalf; ++r) {
-#pragma unroll
-      for (int c = lane; c < kRowBytes / 16; c += kLanes)
-        ptx::copy_16_async(ptx::shared_address(&to[r][place_of_chunk(c)]), from(r) + 8 * c);
-    }
-  } else {
-#pragma unroll 1
-    for (int i = lane; i < kHalf * kRowBytes / 16; i += kLanes) {
-      const int r = i / (kRowBytes / 16);
-      const int c = i % (kRowBytes / 16);
-      uint32_t words[4];
-      load_run<16>(from(r) + 8 * c, false, words);
-      to[r][place_of_chunk(c)] = {words[0], words[1], words[2], words[3]};
-    }
+    if (lane == 0) ptx::copy_bulk_async(shared.latent[r], from, kRowBytes, &shared.arrived);
+    return;
   }
-  ptx::commit_copies();
+#pragma unroll 1
+  for (int c = lane; c < kRowBytes / 16; c += kLanes) {
+    uint32_t words[4];
+    load_run<16>(from + 8 * c, false, words);
+    shared.latent[r][c] = {words[0], words[1], words[2], words[3]};
+  }
 }
 
 __device__ BitsPart part_of(const uint4 (&row)[kRowBytes / 16], int p) {
-  const uint4 low = row[place_of_chunk(2 * p)];
-  const uint4 high = row[place_of_chunk(2 * p + 1)];
+  const uint4 low = row[2 * p];
+  const uint4 high = row[2 * p + 1];
   return {{low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}};
 }
 
-// Lane r < kRows: the target of row first + r. Counts the refused ones.
-__device__ Target find_targets(const InsertArgs& a, int64_t first) {
-  const auto lane = static_cast<int>(threadIdx.x) % kLanes;
-  Target target{{nullptr, nullptr}, 0, false};
-  if (lane < kRows && first + lane < a.rows)
-    target = find_target(a, a.slots[first + lane], position_of(a, first + lane));
-  const unsigned refused = __ballot_sync(kFullWarp, target.refused);
-  if (refused != 0 && a.skipped != nullptr && lane == 0) atomicAdd(a.skipped, __popc(refused));
-  return target;
-}
+// What a lane knows of a row before the row's turn comes.
+struct Place {
+  int64_t slot = -1;
+  int64_t position = 0;
+};
 
+// A warp writes rows_each neighbouring rows, kRows at a time. The next ones are on their way meanwhile: each takes the
+// place of one that has been written.
 template <class Record>
-__global__ void __launch_bounds__(kWarps* kLanes, kBlocksPerSm) insert_rows_by_warp(const InsertArgs a) {
+__global__ void __launch_bounds__(kWarps* kLanes, kBlocksPerSm)
+    insert_rows_by_warp(const InsertArgs a, const int64_t rows_each) {
   __shared__ WarpShared of_warp[kWarps];
-  ptx::follow_previous();
   const auto lane = static_cast<int>(threadIdx.x) % kLanes;
+  const int rope_row = lane / kRopeParts;
+  const int rope_part = lane % kRopeParts;
   WarpShared& shared = of_warp[threadIdx.x / kLanes];
-  const int64_t step = int64_t{gridDim.x} * kWarps * kRows;
-  for (int64_t first = (int64_t{blockIdx.x} * kWarps + threadIdx.x / kLanes) * kRows; first < a.rows; first += step) {
-    request_rows(a, first, shared.latent);
-    request_rows(a, first + kHalf, shared.latent + kHalf);
-    const Target target = find_targets(a, first);
-    if (lane < kRows) shared.to[lane] = target.bytes;
-    const int rope_row = lane / kRopeParts;
-    const int rope_part = lane % kRopeParts;
-    const int64_t table_row = __shfl_sync(kFullWarp, target.table_row, rope_row);
+  int64_t first = (int64_t{blockIdx.x} * kWarps + threadIdx.x / kLanes) * rows_each;
+  const int64_t end = min(first + rows_each, a.rows);
+  const auto rows_from = [&](int64_t row) { return static_cast<int>(max(min(end - row, int64_t{kRows}), int64_t{0})); };
+  const auto place_of = [&](int64_t row) {
+    return lane < rows_from(row) ? Place{a.slots[row + lane], position_of(a, row + lane)} : Place{};
+  };
+  const auto expect = [&](int rows) {
+    if (a.latent_aligned && lane == 0 && rows > 0) ptx::mbarrier_arrive_and_expect(&shared.arrived, rows * kRowBytes);
+  };
+  if (lane == 0) {
+    ptx::mbarrier_init(&shared.arrived, 1);
+    ptx::fence_async_proxy();
+  }
+  __syncwarp();
+  ptx::follow_previous();
+
+  int rows = rows_from(first);
+  expect(rows);
 #pragma unroll 1
-    for (int r = 0; r < kRows; ++r) {
-      if (r == 0) ptx::wait_copies<1>();
-      if (r == kHalf) ptx::wait_copies<0>();
-      __syncwarp();
-      const format::SlotBytes<uint8_t> to = shared.to[r];
-      store_codes<kPartDims>(Record{}, part_of(shared.latent[r], lane), lane, to,
-                             to.data != nullptr && lane < kNopeParts);
-    }
-    const format::SlotBytes<uint8_t> to = shared.to[rope_row];
+  for (int r = 0; r < rows; ++r) request_row(a, first + r, shared, r);
+  Place place = place_of(first);
+  for (uint32_t turn = 0; rows > 0; turn ^= 1U) {
+    const Target target = find_target(a, place.slot, place.position);
+    const unsigned refused = __ballot_sync(kFullWarp, target.refused);
+    if (refused != 0 && a.skipped != nullptr && lane == 0) atomicAdd(a.skipped, __popc(refused));
+    if (lane < kRows) shared.to[lane] = target.bytes;
+    const int64_t table_row = __shfl_sync(kFullWarp, target.table_row, rope_row);
+    const int64_t next = first + kRows;
+    const int next_rows = rows_from(next);
+    place = place_of(next);
+    if (a.latent_aligned) ptx::mbarrier_wait(&shared.arrived, turn);
+    __syncwarp();
+    expect(next_rows);
+
+    const format::SlotBytes<uint8_t> rope_to = shared.to[rope_row];
     FloatPart rope = widen(part_of(shared.latent[rope_row], kNopeParts + rope_part));
-    if (to.data != nullptr && a.cos_sin != nullptr) rotate(a, table_row, rope_part, rope);
-    __syncwarp();  // also: what the next rows overwrite has been read
+    if (rope_to.data != nullptr && a.cos_sin != nullptr) rotate(a, table_row, rope_part, rope);
+    __syncwarp();
     if constexpr (std::is_same_v<Record, format::Fp8_584>) {
-      if (to.data != nullptr) store_bf16(rope, rope_part, to);
+      if (rope_to.data != nullptr) store_bf16(rope, rope_part, rope_to);
     } else {
-      store_codes<kPartDims>(Record{}, rope, kNopeParts + rope_part, to, to.data != nullptr);
+      store_codes<kPartDims>(Record{}, rope, kNopeParts + rope_part, rope_to, rope_to.data != nullptr);
     }
+
+#pragma unroll 1
+    for (int r = 0; r < rows; ++r) {
+      const format::SlotBytes<uint8_t> to = shared.to[r];
+      const BitsPart part = part_of(shared.latent[r], lane);
+      __syncwarp();
+      if (r < next_rows) request_row(a, next + r, shared, r);
+      store_codes<kPartDims>(Record{}, part, lane, to, to.data != nullptr && lane < kNopeParts);
+    }
+    __syncwarp();
+    first = next;
+    rows = next_rows;
   }
 }
 
@@ -283,10 +298,13 @@ Status kv_insert(const megamla_kv_insert_params& p, const megamla_exec& exec) {
   return format::with_record(static_cast<megamla_kv_format>(p.cache.format), [&](auto record) {
     using Record = decltype(record);
     if (a.rows <= kFewRows)
-      return launch("kv_insert", overlapping({a.rows, kRowThreads}), exec.stream, insert_row_by_block<Record>, a);
-    const int64_t blocks =
-        std::min((a.rows + kWarps * kRows - 1) / (kWarps * kRows), int64_t{64} * multiprocessors(p.cache.cuda_device));
-    return launch("kv_insert", overlapping({blocks, kWarps * kLanes}), exec.stream, insert_rows_by_warp<Record>, a);
+      return launch("kv_insert", {a.rows, kRowThreads}, exec.stream, insert_row_by_block<Record>, a);
+    // As many warps as run at once, with as many rows each.
+    const int64_t warps = int64_t{kWarps} * kBlocksPerSm * multiprocessors(p.cache.cuda_device);
+    const int64_t rows_each = (a.rows + warps - 1) / warps;
+    const int64_t blocks = (a.rows + rows_each * kWarps - 1) / (rows_each * kWarps);
+    return launch("kv_insert", overlapping({blocks, kWarps * kLanes}), exec.stream, insert_rows_by_warp<Record>, a,
+                  rows_each);
   });
 }
 
