@@ -80,24 +80,18 @@ struct Block {
     const int crew = at.rank * (warps / kEights) + me.warp / kEights;
     const int window_steps = (p.keys[0].width + kStepKeys - 1) / kStepKeys;
     const int steps = window_steps + (p.keys[1].width + kStepKeys - 1) / kStepKeys;
-    Loader<First, Second, kEights> loader{p, me, arena(), at.token, window_steps, {0, 0}, {0, 0}, 0};
-    uint32_t slots[kStages + 1][2];  // of the steps before the first turn, and of the one that it asks for
+    Loader<First, Second, kEights> loader{p, me, arena(), at.token, window_steps, steps, crews, {0, 0}, 0};
 #pragma unroll
-    for (int k = 0; k <= kStages; ++k) {
-      if (crew + k * crews < steps) loader.fetch_slots(crew + k * crews, slots[k]);
-    }
+    for (int k = 0; k < kStages; ++k) loader.copy_slots(crew + k * crews, k);
     loader.lengths[0] = load_length(p.keys[0], at.token);
     loader.lengths[1] = load_length(p.keys[1], at.token);
     const ComingPosition position = load_position(p, at.token);
     ComingQuery<kEights> q;
     fetch_query<kEights>(p, me, warps, at.token, at.first_head, q);
+    ptx::wait_all_copies();
+    __syncwarp();
 #pragma unroll 1
-    for (int k = 0; k < kStages; ++k) {
-      loader.fill(crew + k * crews, steps, k, slots[0]);
-#pragma unroll
-      for (int i = 0; i < kStages; ++i) slots[i][0] = slots[i + 1][0], slots[i][1] = slots[i + 1][1];
-    }
-    loader.slots[0] = slots[0][0], loader.slots[1] = slots[0][1];
+    for (int k = 0; k < kStages; ++k) loader.fill(crew + k * crews, k);
     const Rotation rotation = rotation_of(p, position);
     if (threadIdx.x == 0) shared.rotation = rotation;
     arrange_query<First, Second, kEights>(p, shared, me, warps, rotation, q);
@@ -130,9 +124,7 @@ struct Block {
         ++turn;
       }
       __syncwarp();
-      const int next = s + kStages * crews;
-      loader.fill(next, steps, stage, loader.slots);
-      if (next + crews < steps) loader.fetch_slots(next + crews, loader.slots);
+      loader.fill(s + kStages * crews, stage);
       stage = stage + 1 == kStages ? 0 : stage + 1;
     }
 
@@ -175,6 +167,14 @@ struct Variant {
                         static_cast<size_t>(shares.warps * arena_bytes + shared_bytes), shares.blocks});
   }
 };
+// Two blocks of half as many warps share an SM: 228 KB, of which a block takes 1 KB.
+template <class First, class Second, int kEights>
+constexpr bool kHalvesAnSm = kMostWarps / 2 * Arena<First, Second, kEights>::kBytes + kSharedBytes<kEights> <=
+                             (228 / 2 - 1) * 1024;
+static_assert(kHalvesAnSm<format::Fp8_528, format::Nvfp4_288, 1> && kHalvesAnSm<format::Fp8_528, format::Fp8_528, 1> &&
+              kHalvesAnSm<format::Fp8_584, format::Fp8_584, 1> && kHalvesAnSm<format::Fp8_528, format::Nvfp4_288, 2> &&
+              kHalvesAnSm<format::Fp8_528, format::Fp8_528, 2> && kHalvesAnSm<format::Fp8_584, format::Fp8_584, 2>);
+
 template <class First, class Second, int kEights>
 constexpr Variant kVariant{decode_attention_few_heads<First, Second, kEights>, kEights,
                            Arena<First, Second, kEights>::kBytes, kSharedBytes<kEights>};

@@ -15,8 +15,8 @@ __device__ __forceinline__ RecordPlace record_place(const DecodeKeys& keys, uint
       static_cast<uint32_t>((static_cast<uint64_t>(slot) * keys.division.multiplier) >> keys.division.shift);
   const uint32_t in_page = slot - page * keys.page_size;
   const uint8_t* begin = keys.cache + static_cast<int64_t>(page) * keys.page_stride;
-  return {begin + static_cast<int64_t>(in_page) * keys.data_step,
-          begin + keys.scale_begin + static_cast<int64_t>(in_page) * keys.scale_step};
+  return {begin + static_cast<uint64_t>(in_page) * static_cast<uint32_t>(keys.data_step),
+          begin + keys.scale_begin + static_cast<uint64_t>(in_page) * static_cast<uint32_t>(keys.scale_step)};
 }
 
 template <int kEights>
@@ -59,7 +59,8 @@ __device__ __forceinline__ void copy_record(format::Fp8_584, const Lane& me, uin
 }
 
 // A crew's steps: every crew of the row takes the next 16 keys in turn, through both lists at their full widths, so
-// that slots can be asked for before the lengths are known.
+// that slots can be asked for before the lengths are known. Slots come from memory that no cache holds, as records do:
+// with the records of a step come the slots of the step that has its stage next.
 template <class First, class Second, int kEights>
 struct Loader {
   using A = Arena<First, Second, kEights>;
@@ -68,9 +69,10 @@ struct Loader {
   uint32_t arena;
   int token;
   int window_steps;
+  int steps;  // of the row
+  int crews;
   int lengths[2];
-  uint32_t slots[2];  // of the step that is copied next
-  uint32_t valid;     // two bits a stage: whether keys g, g + 8 count
+  uint32_t valid;  // two bits a stage: whether keys g, g + 8 count
 
   struct Step {
     bool first;
@@ -83,27 +85,27 @@ struct Loader {
     return step.begin >= (step.first ? lengths[0] : lengths[1]);
   }
 
-  __device__ __forceinline__ void fetch_slots(int s, uint32_t (&to)[2]) const {
+  __device__ __forceinline__ uint32_t slots_of(int stage) const { return arena + A::kSlots + stage * (kStepKeys * 4); }
+  __device__ __forceinline__ void copy_slots(int s, int stage) const {
+    if (me.lane >= kStepKeys) return;
     const Step step = step_of(s);
     const DecodeKeys& keys = p.keys[step.first ? 0 : 1];
-    const int32_t* row = keys.slots + token * keys.slots_row_stride;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int at = step.begin + me.g + 8 * r;
-      to[r] = at < keys.width ? static_cast<uint32_t>(row[at * keys.slots_column_stride]) : ~0u;
-    }
+    const int at = step.begin + me.lane;
+    ptx::copy_4_async(slots_of(stage) + me.lane * 4,
+                      keys.slots + token * keys.slots_row_stride + at * keys.slots_column_stride,
+                      s < steps && at < keys.width);
   }
 
   template <class Record>
   __device__ __forceinline__ void copy(const DecodeKeys& keys, const Step& step, int length, uint32_t to, int stage,
-                                       const uint32_t (&of)[2]) {
+                                       const uint32_t (&slots)[2]) {
     uint32_t bits = 0;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int key = me.g + 8 * r;
-      const bool counts = step.begin + key < length && of[r] < keys.num_slots;
+      const bool counts = step.begin + key < length && slots[r] < keys.num_slots;
       bits |= counts ? 1u << r : 0;
-      copy_record<kEights>(Record{}, me, to, key, record_place(keys, counts ? of[r] : 0), counts);
+      copy_record<kEights>(Record{}, me, to, key, record_place(keys, counts ? slots[r] : 0), counts);
     }
     valid = (valid & ~(3u << (2 * stage))) | bits << (2 * stage);
   }
@@ -112,17 +114,22 @@ struct Loader {
     return arena + A::kSecond + stage * A::kSecondBytes;
   }
 
-  // Asks for the records of a step, if there is such a one, by their slots. One group of copies, in any case.
-  __device__ __forceinline__ void fill(int s, int steps, int stage, const uint32_t (&of)[2]) {
+  // Asks for the records of a step, if there is such a one, by the slots at its stage, and for the stage's next slots.
+  // One group of copies, in any case.
+  __device__ __forceinline__ void fill(int s, int stage) {
+    const uint32_t slots[2] = {ptx::load_shared_1(slots_of(stage) + me.g * 4),
+                               ptx::load_shared_1(slots_of(stage) + me.g * 4 + 32)};
+    __syncwarp();
+    copy_slots(s + A::kStages * crews, stage);
     const Step step = step_of(s);
     if (s < steps && !empty(step)) {
       if (A::kSame) {
         copy<First>(p.keys[step.first ? 0 : 1], step, step.first ? lengths[0] : lengths[1], first_stage(stage), stage,
-                    of);
+                    slots);
       } else if (step.first) {
-        copy<First>(p.keys[0], step, lengths[0], first_stage(stage), stage, of);
+        copy<First>(p.keys[0], step, lengths[0], first_stage(stage), stage, slots);
       } else {
-        copy<Second>(p.keys[1], step, lengths[1], second_stage(stage), stage, of);
+        copy<Second>(p.keys[1], step, lengths[1], second_stage(stage), stage, slots);
       }
     }
     ptx::commit_copies();

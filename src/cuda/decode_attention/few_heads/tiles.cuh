@@ -89,7 +89,8 @@ struct Arena {
   // Partial logits for the other warp of the crew, two in turn.
   static constexpr int kExchange = larger(kSecond + kStages * kSecondBytes, kSumsBytes);
   static constexpr int kExchangeBytes = kEights == 1 ? 0 : 2 * 32 * 4 * kEights * 4;
-  static constexpr int kBytes = round_up_128(kExchange + kExchangeBytes);
+  static constexpr int kSlots = kExchange + kExchangeBytes;  // of the stages' next steps
+  static constexpr int kBytes = (kSlots + kStages * kStepKeys * 4 + 255) / 256 * 256;
 };
 
 constexpr int kMostWarps = 8;
