@@ -1,6 +1,6 @@
-// The index transforms. A thread makes four neighbouring columns at a time; a list of hundreds of columns has a block
-// of its own, a window list a warp. Everything that does not wait for something else is read at once, and columns are
-// counted in 32 bits: with few tokens these ops are as fast as their chain of reads and instructions.
+// The index transforms. A thread makes four neighbouring columns at a time. Of few rows each has a block, and
+// everything that does not wait for something else is read at once: these ops are then as fast as their chain of reads
+// and instructions. Of many rows each has a warp, so that what concerns a whole row is worked out but once.
 #include <algorithm>
 
 #include "core/tensor.hpp"
@@ -19,6 +19,8 @@ constexpr int kLanes = 32;
 constexpr unsigned kFullWarp = 0xffffffffU;
 constexpr int kQuad = 4;          // columns of a thread
 constexpr int kMaxThreads = 256;  // of a block that makes a row
+constexpr int kWarps = 4;         // of a block whose warps make a row each
+constexpr int kThreads = kWarps * kLanes;
 
 // Row i of a matrix; a matrix without columns may have no memory at all, and is not read.
 template <class T>
@@ -174,12 +176,38 @@ __device__ Found find_request(const Batch& batch, const int32_t* extras, const P
   return Places(lists, extras, search(lists, token)).read();
 }
 
-int threads_for(int64_t columns) {
-  const int64_t threads = (columns + kQuad - 1) / kQuad;
-  return static_cast<int>(std::clamp<int64_t>((threads + kLanes - 1) / kLanes * kLanes, kLanes, kMaxThreads));
-}
+// The rows of a thread's block or warp, and its place among the threads of a row.
+template <bool kWarpEach>
+struct Share {
+  int64_t first, step;
+  int thread, threads;
+
+  __device__ Share()
+      : first(blockIdx.x),
+        step(gridDim.x),
+        thread(static_cast<int>(threadIdx.x)),
+        threads(static_cast<int>(blockDim.x)) {
+    if constexpr (kWarpEach) {
+      first = first * kWarps + thread / kLanes;
+      step *= kWarps;
+      thread %= kLanes;
+      threads = kLanes;
+    }
+  }
+};
+
 LaunchShape shape_of(int64_t blocks, int threads, int device) {
   return overlapping({std::min<int64_t>(blocks, 64 * multiprocessors(device)), threads});
+}
+// `by_block` makes a row by a block, `by_warp` by a warp.
+template <class Args>
+Status launch_rows(const char* op, int64_t rows, int columns, int device, cudaStream_t stream, void (*by_block)(Args),
+                   void (*by_warp)(Args), const Args& args) {
+  constexpr int64_t kFewRows = 1024;
+  if (rows > kFewRows)
+    return launch(op, shape_of((rows + kWarps - 1) / kWarps, kThreads, device), stream, by_warp, args);
+  const int warps = (columns + kQuad * kLanes - 1) / (kQuad * kLanes);
+  return launch(op, shape_of(rows, std::clamp(warps * kLanes, kLanes, kMaxThreads), device), stream, by_block, args);
 }
 
 struct TopkToSlots {
@@ -192,18 +220,19 @@ struct TopkToSlots {
   int32_t* lens;
 };
 
+template <bool kWarpEach>
 __global__ void __launch_bounds__(kMaxThreads) topk_to_slots_rows(const TopkToSlots a) {
   __shared__ int of_warp[2][kMaxThreads / kLanes];  // in turn, so that a row waits for no reader of the one before
   ptx::let_next_begin();
-  const auto lane = static_cast<int>(threadIdx.x) % kLanes;
-  const int step = kQuad * static_cast<int>(blockDim.x);
+  const Share<kWarpEach> share;
+  const int lane = share.thread % kLanes;
   int turn = 0;
-  for (int64_t token = blockIdx.x; token < a.tokens; token += gridDim.x, turn ^= 1) {
+  for (int64_t token = share.first; token < a.tokens; token += share.step, turn ^= 1) {
     const int32_t* topk = a.topk.row(token);
     int32_t* to = a.slots.row(token);
     const int32_t* request_of = a.token_to_req + token;
     const uint8_t* mark_of = a.is_valid_token == nullptr ? nullptr : a.is_valid_token + token;
-    int first = kQuad * static_cast<int>(threadIdx.x);
+    int first = kQuad * share.thread;
     ptx::wait_for_previous();
     const int request = ptx::load_here(request_of);
     Quad local = load_quad(topk, first, a.topk.columns, a.topk.aligned);
@@ -218,16 +247,19 @@ __global__ void __launch_bounds__(kMaxThreads) topk_to_slots_rows(const TopkToSl
       store_quad(to, first, a.slots.columns, a.slots.aligned, slots);
 #pragma unroll
       for (int i = 0; i < kQuad; ++i) count += slots.x[i] >= 0 ? 1 : 0;  // none behind the last column: -1
-      first += step;
+      first += kQuad * share.threads;
       local = load_quad(topk, first, a.topk.columns, a.topk.aligned);
     }
     count = __reduce_add_sync(kFullWarp, count);
-    if (lane == 0) of_warp[turn][threadIdx.x / kLanes] = count;
-    __syncthreads();
-    if (threadIdx.x >= kLanes) continue;
-    count = __reduce_add_sync(kFullWarp, kLanes * lane < static_cast<int>(blockDim.x) ? of_warp[turn][lane] : 0);
+    if constexpr (!kWarpEach) {
+      if (lane == 0) of_warp[turn][share.thread / kLanes] = count;
+      __syncthreads();
+      if (share.thread >= kLanes) continue;
+      count = __reduce_add_sync(kFullWarp, kLanes * lane < share.threads ? of_warp[turn][lane] : 0);
+    }
     if (lane == 0) a.lens[token] = count;
   }
+  ptx::wait_for_previous();  // a warp without a row
 }
 
 struct CombineTopkSwa {
@@ -265,13 +297,15 @@ struct CombinedColumns {
   }
 };
 
+template <bool kWarpEach>
 __global__ void __launch_bounds__(kMaxThreads) combine_topk_swa_rows(const CombineTopkSwa a) {
   ptx::let_next_begin();
-  for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
+  const Share<kWarpEach> share;
+  for (int64_t row = share.first; row < a.rows; row += share.step) {
     const Places likely = guess(a.batch, a.gather_lens, row);
     const int32_t* from = a.topk.row(row);
     int32_t* to = a.indices.row(row);
-    int first = kQuad * static_cast<int>(threadIdx.x);
+    int first = kQuad * share.thread;
     ptx::wait_for_previous();
     Quad topk = load_quad(from, first, a.topk.columns, a.topk.aligned);
     int64_t token = 0;
@@ -287,11 +321,12 @@ __global__ void __launch_bounds__(kMaxThreads) combine_topk_swa_rows(const Combi
 #pragma unroll
       for (int i = 0; i < kQuad; ++i) indices.x[i] = columns.at(first + i, topk.x[i]);
       store_quad(to, first, a.indices.columns, a.indices.aligned, indices);
-      first += kQuad * static_cast<int>(blockDim.x);
+      first += kQuad * share.threads;
       topk = load_quad(from, first, a.topk.columns, a.topk.aligned);
     }
-    if (threadIdx.x == 0) a.lens[row] = static_cast<int32_t>(combined.length());
+    if (share.thread == 0) a.lens[row] = static_cast<int32_t>(combined.length());
   }
+  ptx::wait_for_previous();  // a warp without a row
 }
 
 struct SwaMetadata {
@@ -311,9 +346,6 @@ struct SwaMetadata {
   int32_t* prefill_gather_lens;
   int64_t prefills;
 };
-
-constexpr int kTokenWarps = 4;  // of a block, with a token each
-constexpr int kThreads = kTokenWarps * kLanes;
 
 // A decode token's list, by all lanes; its length.
 __device__ int list_window(const SwaMetadata& a, int64_t token, const Found& found, bool valid) {
@@ -355,10 +387,10 @@ __device__ void describe_token(const SwaMetadata& a, const Places& likely, int64
 __global__ void __launch_bounds__(kThreads) swa_metadata_items(const SwaMetadata a) {
   ptx::let_next_begin();
   const int64_t tokens = max(a.tokens, a.listed_tokens);
-  const int64_t token_blocks = (tokens + kTokenWarps - 1) / kTokenWarps;
+  const int64_t token_blocks = (tokens + kWarps - 1) / kWarps;
   const int64_t prefill_blocks = (a.prefills + kThreads - 1) / kThreads;
   for (int64_t block = blockIdx.x; block < token_blocks + prefill_blocks; block += gridDim.x) {
-    const int64_t token = block * kTokenWarps + threadIdx.x / kLanes;
+    const int64_t token = block * kWarps + threadIdx.x / kLanes;
     const Places likely = guess(a.batch, a.replay_start, token);
     ptx::wait_for_previous();
     if (block < token_blocks) {
@@ -383,8 +415,8 @@ Status topk_to_slots(const megamla_topk_to_slots_params& p, const megamla_exec& 
   a.requests = p.block_table.shape[0];
   a.slots = matrix<int32_t>(p.slots);
   a.lens = data<int32_t>(p.lens);
-  return launch("topk_to_slots", shape_of(a.tokens, threads_for(a.topk.columns), p.topk.cuda_device), exec.stream,
-                topk_to_slots_rows, a);
+  return launch_rows("topk_to_slots", a.tokens, a.topk.columns, p.topk.cuda_device, exec.stream,
+                     topk_to_slots_rows<false>, topk_to_slots_rows<true>, a);
 }
 
 Status combine_topk_swa(const megamla_combine_topk_swa_params& p, const megamla_exec& exec) {
@@ -398,8 +430,8 @@ Status combine_topk_swa(const megamla_combine_topk_swa_params& p, const megamla_
   a.layout = {p.m, p.n};
   a.indices = matrix<int32_t>(p.indices);
   a.lens = data<int32_t>(p.lens);
-  return launch("combine_topk_swa", shape_of(a.rows, threads_for(a.indices.columns), p.topk.cuda_device), exec.stream,
-                combine_topk_swa_rows, a);
+  return launch_rows("combine_topk_swa", a.rows, a.indices.columns, p.topk.cuda_device, exec.stream,
+                     combine_topk_swa_rows<false>, combine_topk_swa_rows<true>, a);
 }
 
 Status swa_metadata(const megamla_swa_metadata_params& p, const megamla_exec& exec) {
@@ -420,7 +452,7 @@ Status swa_metadata(const megamla_swa_metadata_params& p, const megamla_exec& ex
   a.prefill_gather_lens = data<int32_t>(p.prefill_gather_lens);
   a.prefills = p.prefill_gather_lens.shape[0];
   const int64_t tokens = std::max(a.tokens, a.listed_tokens);
-  const int64_t blocks = (tokens + kTokenWarps - 1) / kTokenWarps + (a.prefills + kThreads - 1) / kThreads;
+  const int64_t blocks = (tokens + kWarps - 1) / kWarps + (a.prefills + kThreads - 1) / kThreads;
   return launch("swa_metadata", shape_of(blocks, kThreads, p.seq_lens.cuda_device), exec.stream, swa_metadata_items, a);
 }
 

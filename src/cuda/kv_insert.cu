@@ -1,7 +1,7 @@
 // Two ways, by the number of rows. Few: a block writes a row, four dims a thread, so that little waits for anything.
-// Many: a warp writes eight rows, which it asks for all at once; of the dims without rotation every row in turn, 16
-// dims a lane, of the rotated 64 dims all rows at once, four lanes a row, so that the rotation does not keep 28 lanes
-// waiting.
+// Many: as many warps as run at once share the rows. A warp writes eight at a time, while the next eight come to shared
+// memory: of the rotated 64 dims all rows at once, four lanes a row, so that the rotation does not keep 28 lanes
+// waiting, of the others every row in turn, 16 dims a lane.
 #include <algorithm>
 #include <type_traits>
 
