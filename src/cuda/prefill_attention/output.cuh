@@ -14,7 +14,7 @@
 namespace megamla::cuda::prefill {
 
 constexpr int kGroups = 8;          // of 32 dims, in a warpgroup's accumulators
-constexpr int kGroupsTogether = 4;  // in an iteration: straight code for all would be fetched anew for every row
+constexpr int kGroupsTogether = 4;  // on their way through shared memory
 constexpr int kRotatedGroups = format::kRopeDim / 32;
 
 // The last two groups of the accumulators are the rotated dims.
@@ -46,24 +46,42 @@ struct CodePlace {
         take(codes + lane / 2 * 32 + ((lane ^ lane / 8) & 1) * 16) {}
 };
 
-// Group k of the accumulators: codes to `put`; exponents of the two heads.
+// Of four groups from kGroup on and head r: the factors that make values of codes, for all; the scale of the c-th
+// group.
 template <int kGroup>
-__device__ __forceinline__ void put_codes(const float (&o)[128], const float (&factor)[2], uint32_t put,
-                                          uint32_t (&scales)[2], int c) {
+__device__ __forceinline__ uint8_t find_factors(const float (&o)[128], int r, float factor, int c,
+                                                float (&factors)[4]) {
+  float largest[4];
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    largest[k] = 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) largest[k] = fmaxf(largest[k], fabsf(o[(kGroup + k) * 16 + i / 2 * 4 + r * 2 + i % 2]));
+  }
+  // The four lanes of a head hand each other two groups, then one: each is left with its own.
+  const bool upper = (c & 2) != 0;
+  const bool odd = (c & 1) != 0;
+  const float first = fmaxf(upper ? largest[2] : largest[0], __shfl_xor_sync(~0u, upper ? largest[0] : largest[2], 2));
+  const float second = fmaxf(upper ? largest[3] : largest[1], __shfl_xor_sync(~0u, upper ? largest[1] : largest[3], 2));
+  const float own = fmaxf(odd ? second : first, __shfl_xor_sync(~0u, odd ? first : second, 1));
+  const int e = format::output_group_exponent(own * factor);
+  const float f = factor * __int_as_float((127 - e) << 23);  // e is at most 120
+#pragma unroll
+  for (int k = 0; k < 4; ++k) factors[k] = __shfl_sync(~0u, f, k, 4);
+  return static_cast<uint8_t>(e + 127);
+}
+
+// A group's codes to `put`.
+template <int kGroup>
+__device__ __forceinline__ void put_codes(const float (&o)[128], float first, float second, uint32_t put) {
+  const float f[2] = {first, second};
   uint32_t words[4];
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    float x[8];
-#pragma unroll
-    for (int i = 0; i < 8; ++i) x[i] = o[kGroup * 16 + i / 2 * 4 + r * 2 + i % 2];
-    const int e = shared_exponent(x, factor[r]);
-    const float f = factor[r] * __int_as_float((127 - e) << 23);  // e is at most 120
-    words[r * 2] = e4m3x4(x[0] * f, x[1] * f, x[2] * f, x[3] * f);
-    words[r * 2 + 1] = e4m3x4(x[4] * f, x[5] * f, x[6] * f, x[7] * f);
-    // Lane c stores the scale of the c-th of four groups.
-    if (c == kGroup) scales[r] = static_cast<uint32_t>(e + 127);
+  for (int i = 0; i < 4; ++i) {
+    const float* x = o + kGroup * 16 + i % 2 * 8 + i / 2 * 2;
+    words[i] = e4m3x4(x[0] * f[i / 2], x[1] * f[i / 2], x[4] * f[i / 2], x[5] * f[i / 2]);
   }
-  ptx::store_matrices(put + kGroup * kCodeBytes, words);
+  ptx::store_matrices(put, words);
 }
 
 __device__ __forceinline__ uint4 take_codes(uint32_t take) {
@@ -72,44 +90,54 @@ __device__ __forceinline__ uint4 take_codes(uint32_t take) {
           __byte_perm(v.z, v.w, 0x7632)};
 }
 
-// Groups one after the other; after an iteration the accumulators move down. `codes`: the warp's kGroupsTogether
-// places.
-__device__ __forceinline__ void store_pairs(const PrefillParams& p, int token, int head, int group, float (&o)[128],
-                                            const float (&factor)[2], int c, uint32_t codes) {
-  static_assert(kGroupsTogether == 4);
-  const int lane = ptx::lane_id();
-  const CodePlace place(codes, lane);
-  // Scales: of the thread's two heads, 8 apart and thus in neighbouring output groups, the c-th group.
-  const PairPlace scales_at = pair_place(p, token, head, group, 0);
-  const int64_t group_scale = format::packed_scale(format::o_chunk(0, 32)).word * 4 * p.scale_word_stride;
-  uint8_t* scale = scales_at.scale + c * group_scale;
-  const bool second_live = head + 8 < p.live_heads;
-  // Codes: of head lane / 2 of the warp.
-  const int code_head = head - lane / 4 + lane / 16 * 8;
-  uint8_t* data = pair_place(p, token, code_head, group, 0).data + lane % 16 * 16;
-  const bool data_live = code_head < p.live_heads;
-#pragma unroll 1
-  for (int i = 0; i < kGroups; i += kGroupsTogether) {
-    uint32_t scales[2];
-    put_codes<0>(o, factor, place.put, scales, c);
-    put_codes<1>(o, factor, place.put, scales, c);
-    put_codes<2>(o, factor, place.put, scales, c);
-    put_codes<3>(o, factor, place.put, scales, c);
-    if (scales_at.live) *scale = static_cast<uint8_t>(scales[0]);
-    if (second_live) scale[4 * p.scale_group_stride] = static_cast<uint8_t>(scales[1]);
-    scale += kGroupsTogether * group_scale;
-    __syncwarp();
-    constexpr int kGroupBytes = static_cast<int>(format::o_chunked_index(0, 32));
+// Where a thread's part of the output pair goes.
+struct RowPlace {
+  uint8_t* scale;  // of the c-th group and the first head
+  uint8_t* data;   // 16 bytes of head lane / 2 of the warp
+  bool scale_live[2];
+  bool data_live;
+};
+
+// Four groups. `codes`: the warp's places for them.
+template <int kGroup>
+__device__ __forceinline__ void store_four(const PrefillParams& p, const RowPlace& at, const CodePlace& codes,
+                                           const float (&o)[128], const float (&factor)[2], int c) {
+  float f[2][4];
+  uint8_t scales[2];
 #pragma unroll
-    for (int k = 0; k < kGroupsTogether; ++k) {
-      const uint4 v = take_codes(place.take + k * kCodeBytes);
-      if (data_live) *reinterpret_cast<uint4*>(data + k * kGroupBytes) = v;
-    }
-    data += kGroupsTogether * kGroupBytes;
-    __syncwarp();
+  for (int r = 0; r < 2; ++r) scales[r] = find_factors<kGroup>(o, r, factor[r], c, f[r]);
+  put_codes<kGroup>(o, f[0][0], f[1][0], codes.put);
+  put_codes<kGroup + 1>(o, f[0][1], f[1][1], codes.put + kCodeBytes);
+  put_codes<kGroup + 2>(o, f[0][2], f[1][2], codes.put + 2 * kCodeBytes);
+  put_codes<kGroup + 3>(o, f[0][3], f[1][3], codes.put + 3 * kCodeBytes);
+  // The second head is 8 on: in the next output group.
+  if (at.scale_live[0]) at.scale[0] = scales[0];
+  if (at.scale_live[1]) at.scale[4 * p.scale_group_stride] = scales[1];
+  __syncwarp();
 #pragma unroll
-    for (int k = 0; k < 128 - 16 * kGroupsTogether; ++k) o[k] = o[k + 16 * kGroupsTogether];
+  for (int k = 0; k < kGroupsTogether; ++k) {
+    const uint4 v = take_codes(codes.take + k * kCodeBytes);
+    if (at.data_live) *reinterpret_cast<uint4*>(at.data + format::o_chunked_index(0, (kGroup + k) * 32)) = v;
   }
+  __syncwarp();
+}
+
+// `codes`: the warp's kGroupsTogether places.
+__device__ __forceinline__ void store_pairs(const PrefillParams& p, int token, int head, int group,
+                                            const float (&o)[128], const float (&factor)[2], int c, uint32_t codes) {
+  static_assert(kGroupsTogether == 4 && kGroups == 8);
+  const int lane = ptx::lane_id();
+  const CodePlace code_place(codes, lane);
+  const PairPlace first = pair_place(p, token, head, group, 0);
+  const int code_head = head - lane / 4 + lane / 16 * 8;
+  const int64_t group_scale = format::packed_scale(format::o_chunk(0, 32)).word * 4 * p.scale_word_stride;
+  RowPlace at{first.scale + c * group_scale,
+              pair_place(p, token, code_head, group, 0).data + lane % 16 * 16,
+              {first.live, head + 8 < p.live_heads},
+              code_head < p.live_heads};
+  store_four<0>(p, at, code_place, o, factor, c);
+  at.scale += kGroupsTogether * group_scale;
+  store_four<kGroupsTogether>(p, at, code_place, o, factor, c);
 }
 
 // Elements of bf16 or fp32, two at a time; `to`: the head's, from the thread's first dim on.

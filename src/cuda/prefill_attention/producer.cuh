@@ -3,7 +3,7 @@
 //
 // A warp fetches 16 keys of each tile, in two halves: of each key 256 dims in one copy, 16 lanes at dim 128 half, 16 at
 // 256 + 128 half. The list of the next tile is read while this one waits for its place, and addresses are worked out
-// before. Q of a row follows the row's first tile, whose place becomes free a little earlier.
+// before. Q of a row comes before the row's first tile, whose place becomes free a little later.
 #pragma once
 
 #include "cuda/prefill_attention/tiles.cuh"
@@ -151,8 +151,6 @@ struct Producer {
     const uint32_t key_row = mine ? index : 0;
     walk.next(p);
     next_index = walk.load_index();
-    fetch_keys(key_row, valid, ring);
-    ring.advance();
     if constexpr (Shared::kProducersFetchQuery) {
       if (first) {
         fetch_query(row, q_parity);
@@ -160,6 +158,8 @@ struct Producer {
         call_query(row_at(p, walk.index));
       }
     }
+    fetch_keys(key_row, valid, ring);
+    ring.advance();
     return true;
   }
 

@@ -92,16 +92,6 @@ struct Scores {
     }
     ptx::wgmma_commit();
   }
-  // The same where the keys are there already; `half` moves on. The warps vote, as wgmma needs them all.
-  __device__ __forceinline__ void product_ahead(float (&sums)[32], int& half) const {
-    if (!ptx::named_barrier_all<1, kScoreThreads>(
-            ptx::mbarrier_test(&shared.keys_full[ring.stage][half], ring.parity))) {
-      return;
-    }
-    product(sums, half);
-    ++half;
-  }
-
   // The running maxima follow the tile's where these are far above: rarely, so that the four lanes of a head need not
   // meet over them otherwise. The factor of what was summed before goes to the values role.
   __device__ __forceinline__ void follow_maximum(const float (&logits)[32], int stage, Softmax& s) const {
@@ -145,8 +135,8 @@ struct Scores {
     ptx::store_matrices(to ^ (kFirst / 4 << 4), words);
   }
 
-  // The key tiles of a row. Where the keys of the next tile are there by the time that a product is done, theirs is
-  // issued within the softmax, so that the tensor cores need not wait for it. Waiting for keys there would delay P.
+  // The key tiles of a row. The next tile's product waits until this one's P is out: issued within the softmax it would
+  // delay P, and both stages would run empty at the same time.
   __device__ __forceinline__ void tiles(int count, const Rotation& rotation, int slot, bool nothing_to_do, Softmax& s) {
     float sums[32];
     ptx::mbarrier_wait(&shared.q_full[0], q_parity);
@@ -169,19 +159,13 @@ struct Scores {
       ptx::wgmma_wait<0>();
       ptx::pin(sums);
       if (left == 0) ptx::mbarrier_arrive(&shared.q_empty);
-      float logits[32];
-#pragma unroll
-      for (int i = 0; i < 32; ++i) logits[i] = sums[i] * scale[i / 2 % 2];
-      ring.advance();
-      half = 0;
-      if (left > 0) product_ahead(sums, half);
       // Of idle heads whatever is in P stays in their rows.
       if (!nothing_to_do) {
+        float logits[32];
+#pragma unroll
+        for (int i = 0; i < 32; ++i) logits[i] = sums[i] * scale[i / 2 % 2];
         mask_logits(logits, *reinterpret_cast<const uint2*>(shared.valid[stage]), lane);
         follow_maximum(logits, stage, s);
-      }
-      if (left > 0) product_ahead(sums, half);
-      if (!nothing_to_do) {
         const uint32_t to = p_row + stage * static_cast<uint32_t>(sizeof shared.p[0]);
         store_probabilities<0>(logits, to, s);
         store_probabilities<8>(logits, to, s);
@@ -190,6 +174,8 @@ struct Scores {
         ptx::fence_async_proxy();
       }
       ptx::mbarrier_arrive(&shared.p_full[stage]);
+      ring.advance();
+      half = 0;
     }
   }
 

@@ -157,19 +157,23 @@ struct Scores {
 
   // The row's sums become the factors of its accumulators. `sink`: of head `thread`.
   __device__ __forceinline__ void finish(const Row& row, Softmax& s, float sink, bool outside, int slot) const {
-    ptx::mbarrier_wait(&shared.row_empty, static_cast<uint32_t>(slot) ^ 1);
 #pragma unroll
-    for (int j = 0; j < kThreadHeads; ++j) {
+    for (int other = 4; other < 32; other *= 2) {
 #pragma unroll
-      for (int other = 4; other < 32; other *= 2) {
+      for (int j = 0; j < kThreadHeads; ++j) {
         s.sum[j] += __shfl_xor_sync(~0u, s.sum[j], other);
         s.top[j] = fmaxf(s.top[j], __shfl_xor_sync(~0u, s.top[j], other));
       }
-      if (lane >= 4) continue;
-      const int head = head_of(j, lane);
-      shared.warp_sum[slot][warp][head] = s.sum[j];
-      shared.warp_top[slot][warp][head] = s.top[j];
-      if (warp == 0) shared.factor[head] = s.max[j];
+    }
+    ptx::mbarrier_wait(&shared.row_empty, static_cast<uint32_t>(slot) ^ 1);
+    if (lane < 4) {
+#pragma unroll
+      for (int j = 0; j < kThreadHeads; ++j) {
+        const int head = head_of(j, lane);
+        shared.warp_sum[slot][warp][head] = s.sum[j];
+        shared.warp_top[slot][warp][head] = s.top[j];
+        if (warp == 0) shared.factor[head] = s.max[j];
+      }
     }
     ptx::named_barrier<1, kScoreThreads>();
     if (thread < p.live_heads) {

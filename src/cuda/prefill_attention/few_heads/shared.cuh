@@ -27,7 +27,7 @@ struct Shared : SharedTiles<kHeads, 3> {
   float warp_max[kWarps][kHeads];  // of scores: the largest logit in a warp's 16 keys of a tile
   float warp_sum[2][kWarps][kHeads];
   float warp_top[2][kWarps][kHeads];
-  float largest[2][kBlocks / 2][kWarps][kHeads];  // of values: |o| in a warp's 16 dims of a block
+  alignas(8) float largest[2][kBlocks / 2][kWarps][kHeads];  // of values: |o| in a warp's 16 dims of a block
 };
 static_assert(sizeof(Shared) <= kMostSharedBytes);
 
