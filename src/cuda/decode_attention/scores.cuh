@@ -31,7 +31,24 @@ struct Scores {
 
   __device__ __forceinline__ void meet() const { ptx::named_barrier<1, kScoreThreads>(); }
 
-  __device__ __forceinline__ void multiply(float (&logits)[32]) const {
+  // What softmax needs beside the logits, made ready while they are computed.
+  struct Tile {
+    uint2 valid;
+    uint32_t p;  // where this lane's row of probabilities goes
+  };
+  __device__ __forceinline__ Tile prepare_tile() const {
+    Tile tile{*reinterpret_cast<const uint2*>(shared.valid[ring.stage()]), 0};
+    // As stmatrix takes them: lane l gives a row of matrix l / 8, which are those of heads 0 .. 7 and 8 .. 15 of the
+    // warp at one chunk of 8 keys, then at the next. Chunk j of a row lies at j ^ (row % 8).
+    const int lane = thread % 32;
+    tile.p = ptx::shared_address(shared.p[ring.stage()]) +
+             (thread / 32 * 16 + lane / 8 % 2 * 8 + lane % 8) * kRowBytes + ((lane / 16 ^ lane % 8) << 4);
+    ptx::forget(tile.p), ptx::forget(tile.valid.x), ptx::forget(tile.valid.y);
+    if (thread % 4 == 0) shared.alpha[ring.stage()][head()] = shared.alpha[ring.stage()][head() + 8] = 1;
+    return tile;
+  }
+
+  __device__ __forceinline__ Tile multiply(float (&logits)[32]) const {
     uint32_t q_address = ptx::shared_address(shared.q);
     ptx::forget(q_address);  // its descriptors
     const ptx::Descriptor q(q_address, 0, 8 * kRowBytes);
@@ -56,19 +73,16 @@ struct Scores {
       }
       ptx::wgmma_commit();
     }
+    const Tile tile = prepare_tile();
     ptx::wgmma_wait<0>();
     ptx::pin(logits);
+    return tile;
   }
 
   // Probabilities: unrounded into the tile's sum, rounded into shared memory, and the largest.
   __device__ __forceinline__ void exponentiate(const float (&logits)[32], const float (&scale)[2], const float (&m)[2],
-                                               float (&sum)[2], float (&most)[2]) const {
+                                               uint32_t at, float (&sum)[2], float (&most)[2]) const {
     uint32_t largest[2] = {0, 0};
-    // As stmatrix takes them: lane l gives a row of matrix l / 8, which are those of heads 0 .. 7 and 8 .. 15 of the
-    // warp at one chunk of 8 keys, then at the next. Chunk j of a row lies at j ^ (row % 8).
-    const int lane = thread % 32;
-    const uint32_t at = ptx::shared_address(shared.p[ring.stage()]) +
-                        (thread / 32 * 16 + lane / 8 % 2 * 8 + lane % 8) * kRowBytes + ((lane / 16 ^ lane % 8) << 4);
     sum[0] = sum[1] = 0;
 #pragma unroll
     for (int pair = 0; pair < 4; ++pair) {
@@ -88,20 +102,23 @@ struct Scores {
     for (int r = 0; r < 2; ++r) most[r] = fmaxf(bf16x2_low(largest[r]), bf16x2_high(largest[r]));
   }
 
-  // Some head's largest probability is above 1 and a large share of all, in whose sums the four lanes of a head share.
-  __device__ __forceinline__ static bool any_large_share(const float (&most)[2], const float (&sum)[2]) {
+  // Whether the maximum must be sought: the threads' own sums tell whether it may be, the four lanes of a head
+  // together.
+  __device__ __forceinline__ static bool any_too_large(const float (&most)[2], const float (&tile_sum)[2],
+                                                       const float (&sum)[2]) {
+    const bool most_sum = fmaxf(tile_sum[0], tile_sum[1]) > kMostSum;
     bool large[2];
 #pragma unroll
-    for (int r = 0; r < 2; ++r) large[r] = most[r] > 1 && most[r] > kLargeShare * sum[r];
-    if (__any_sync(~0u, large[0] || large[1]) == 0) return false;
+    for (int r = 0; r < 2; ++r) large[r] = most[r] > fmaxf(1, kLargeShare * (sum[r] + tile_sum[r]));
+    if (__any_sync(~0u, most_sum || large[0] || large[1]) == 0) return false;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      float total = sum[r];
+      float total = sum[r] + tile_sum[r];
       total += __shfl_xor_sync(~0u, total, 1);
       total += __shfl_xor_sync(~0u, total, 2);
       large[r] = large[r] && most[r] > kLargeShare * total;
     }
-    return __any_sync(~0u, large[0] || large[1]) != 0;
+    return __any_sync(~0u, most_sum || large[0] || large[1]) != 0;
   }
 
   // The running maximum of a head whose probabilities have become large moves to the tile's, and what was summed before
@@ -122,18 +139,16 @@ struct Scores {
   // With the maximum of the tiles before; where that does not do, it is sought and the probabilities are computed
   // again.
   __device__ __forceinline__ void softmax(float (&logits)[32], const float (&scale)[2], float (&m)[2], float (&sum)[2],
-                                          bool first) const {
-    mask_logits(logits, *reinterpret_cast<const uint2*>(shared.valid[ring.stage()]), thread % 32);
-    if (thread % 4 == 0) shared.alpha[ring.stage()][head()] = shared.alpha[ring.stage()][head() + 8] = 1;
+                                          const Tile& tile, bool first) const {
+    mask_logits(logits, tile.valid, thread % 32);
     float tile_sum[2];
     for (int follow = first;;) {
       ptx::forget(follow);  // one copy of the code
       if (follow != 0) follow_maximum(logits, scale, m, sum);
       float most[2];
-      exponentiate(logits, scale, m, tile_sum, most);
+      exponentiate(logits, scale, m, tile.p, tile_sum, most);
       if (follow != 0) break;
-      const float sums[2] = {sum[0] + tile_sum[0], sum[1] + tile_sum[1]};
-      follow = __any_sync(~0u, fmaxf(tile_sum[0], tile_sum[1]) > kMostSum) || any_large_share(most, sums);
+      follow = any_too_large(most, tile_sum, sum);
       if (follow == 0) break;
     }
     sum[0] += tile_sum[0], sum[1] += tile_sum[1];
@@ -272,9 +287,9 @@ struct Scores {
     for (bool first = true; tiles > 0; --tiles, first = false) {
       ptx::forget(thread);  // what follows from it needs no registers in between
       float logits[32];
-      multiply(logits);
+      const Tile tile = multiply(logits);
       trace(Trace::kScored);
-      if (live) softmax(logits, scale, m, sum, first);
+      if (live) softmax(logits, scale, m, sum, tile, first);
       __syncwarp();
       if (thread % 32 == 0) ptx::mbarrier_arrive(&shared.barriers.p_full[ring.stage()]);
       ring.advance();
