@@ -63,11 +63,16 @@ __device__ __forceinline__ void store_plain(const DecodeParams& p, int token, in
 
 // Sum without sink -> factor of the accumulators; m in base-2 units. Negative: zeros, whatever the accumulators are;
 // for a row without a key, and for a position outside the table.
-__device__ __forceinline__ float output_factor(const DecodeParams& p, bool outside, int head, float m, float sum) {
+__device__ __forceinline__ float output_factor(const DecodeParams& p, bool outside, int head, float sink, float m,
+                                               float sum) {
   if (sum == 0 || outside) return -1;
   float total = sum;
-  if (p.sink != nullptr && head < p.live_heads) total += exp2f(p.sink[head * p.sink_stride] * 1.44269504F - m);
+  if (p.sink != nullptr && head < p.live_heads) total += exp2f(sink * 1.44269504F - m);
   return __fdividef(kKeyUnshift, total);
+}
+__device__ __forceinline__ float output_factor(const DecodeParams& p, bool outside, int head, float m, float sum) {
+  const bool has_sink = p.sink != nullptr && head < p.live_heads;
+  return output_factor(p, outside, head, has_sink ? p.sink[head * p.sink_stride] : 0, m, sum);
 }
 
 __device__ __forceinline__ void store_lse(const DecodeParams& p, int token, bool outside, int head, float m,

@@ -23,9 +23,18 @@ struct Scores {
   int thread;
   Ring ring;
   Query query;
+  float scale[2] = {0, 0};  // what q . k of a head is multiplied by to be a base-2 logit
+  bool fetched = false;     // half 0 of the coming row's Q is on its way
 
   // The heads of the tile whose logits this thread has: head() and head() + 8.
   __device__ __forceinline__ int head() const { return thread / 32 * 16 + thread % 32 / 4; }
+
+  // Registers are scarce in softmax: which thread this is is read anew after it.
+  __device__ __forceinline__ static int thread_of_role() {
+    int thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread - kValueThreads;
+  }
 
   __device__ Scores(const DecodeParams& params, Shared& s, int t) : p(params), shared(s), thread(t) {}
 
@@ -80,8 +89,8 @@ struct Scores {
   }
 
   // Probabilities: unrounded into the tile's sum, rounded into shared memory, and the largest.
-  __device__ __forceinline__ void exponentiate(const float (&logits)[32], const float (&scale)[2], const float (&m)[2],
-                                               uint32_t at, float (&sum)[2], float (&most)[2]) const {
+  __device__ __forceinline__ void exponentiate(const float (&logits)[32], const float (&m)[2], uint32_t at,
+                                               float (&sum)[2], float (&most)[2]) const {
     uint32_t largest[2] = {0, 0};
     sum[0] = sum[1] = 0;
 #pragma unroll
@@ -123,8 +132,7 @@ struct Scores {
 
   // The running maximum of a head whose probabilities have become large moves to the tile's, and what was summed before
   // with it.
-  __device__ __forceinline__ void follow_maximum(const float (&logits)[32], const float (&scale)[2], float (&m)[2],
-                                                 float (&sum)[2]) const {
+  __device__ __forceinline__ void follow_maximum(const float (&logits)[32], float (&m)[2], float (&sum)[2]) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float largest = largest_logit(logits, r) * scale[r];
@@ -132,21 +140,22 @@ struct Scores {
       const float alpha = exp2_approx(m[r] - next);
       m[r] = next;
       sum[r] *= alpha;
-      if (thread % 4 == 0) shared.alpha[ring.stage()][head() + r * 8] = alpha;
+      const int t = thread_of_role();
+      if (t % 4 == 0) shared.alpha[ring.stage()][t / 32 * 16 + t % 32 / 4 + r * 8] = alpha;
     }
   }
 
   // With the maximum of the tiles before; where that does not do, it is sought and the probabilities are computed
   // again.
-  __device__ __forceinline__ void softmax(float (&logits)[32], const float (&scale)[2], float (&m)[2], float (&sum)[2],
-                                          const Tile& tile, bool first) const {
-    mask_logits(logits, tile.valid, thread % 32);
+  __device__ __forceinline__ void softmax(float (&logits)[32], float (&m)[2], float (&sum)[2], const Tile& tile,
+                                          bool first) const {
+    mask_logits(logits, tile.valid, ptx::lane_id());
     float tile_sum[2];
     for (int follow = first;;) {
       ptx::forget(follow);  // one copy of the code
-      if (follow != 0) follow_maximum(logits, scale, m, sum);
+      if (follow != 0) follow_maximum(logits, m, sum);
       float most[2];
-      exponentiate(logits, scale, m, tile.p, tile_sum, most);
+      exponentiate(logits, m, tile.p, tile_sum, most);
       if (follow != 0) break;
       follow = any_too_large(most, tile_sum, sum);
       if (follow == 0) break;
@@ -155,28 +164,28 @@ struct Scores {
     ptx::fence_async_proxy();
   }
 
-  // The row's Q to where multiply finds it. scale: what q . k is multiplied by to be a base-2 logit.
-  __device__ __forceinline__ void prepare_query(const Row& row, int parity, const float* cos_sin, float (&scale)[2]) {
+  // The row's Q to where multiply finds it.
+  __device__ __forceinline__ void prepare_query(const Row& row, int parity, const float* cos_sin) {
     const int c = thread % 4;
     if (cos_sin != nullptr && thread < format::kRopeDim / 4) {
       ptx::copy_16_async(ptx::shared_address(&shared.rotation[parity][thread * 4]), cos_sin + thread * 4, true);
     }
     ptx::commit_copies();
     float squares[2] = {0, 0};
-#pragma unroll 1
-    for (int half = 0; half < 2; ++half) {
-      query.fetch(p, row, head(), c, half);
-      if (p.q_norm != 0) query.square(squares);
-      if (p.q_negative != 0) query.negate();
-      if (half == 1 && cos_sin != nullptr) query.rotate(ptx::shared_address(shared.rotation[parity]), c);
-      query.arrange();
-      if (half == 1) break;
-      meet();  // all warps are done with the last row's Q
-      query.store(shared, head(), c);
-      ptx::wait_copies<0>();
-      ptx::fence_async_proxy();
-      meet();
-    }
+    if (!fetched) query.fetch(p, row, head(), c, 0);
+    if (p.q_norm != 0) query.square(squares);
+    if (p.q_negative != 0) query.negate();
+    query.arrange();
+    meet();  // all warps are done with the last row's Q
+    query.store(shared, head(), c);
+    query.fetch(p, row, head(), c, 1);
+    ptx::wait_copies<0>();
+    ptx::fence_async_proxy();
+    meet();
+    if (p.q_norm != 0) query.square(squares);
+    if (p.q_negative != 0) query.negate();
+    if (cos_sin != nullptr) query.rotate(ptx::shared_address(shared.rotation[parity]), c);
+    query.arrange();
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       scale[r] = p.logit_scale;
@@ -199,7 +208,7 @@ struct Scores {
         shared.row_sum[head() + r * 8] = sum[r];
       } else {
         const int h = row.first_head + head() + r * 8;
-        shared.factor[head() + r * 8] = output_factor(p, outside, h, m[r], sum[r]);
+        shared.factor[head() + r * 8] = output_factor(p, outside, h, shared.sink[h], m[r], sum[r]);
         store_lse(p, row.token, outside, h, m[r], sum[r]);
       }
     }
@@ -231,7 +240,8 @@ struct Scores {
         sum += weight * sums[other];
         table.weight[other][thread] = weight;
       }
-      table.factor[thread] = output_factor(p, outside, row.first_head + thread, m, sum);
+      table.factor[thread] =
+          output_factor(p, outside, row.first_head + thread, shared.sink[row.first_head + thread], m, sum);
       if (row.rank == 0) store_lse(p, row.token, outside, row.first_head + thread, m, sum);
     }
     __syncwarp();
@@ -281,17 +291,23 @@ struct Scores {
     return tiles;
   }
 
-  __device__ __forceinline__ void attend(int tiles, bool live, const float (&scale)[2], float (&m)[2],
-                                         float (&sum)[2]) {
+  __device__ __forceinline__ void attend(int tiles, bool live, int index, float (&m)[2], float (&sum)[2]) {
+    fetched = false;
 #pragma unroll 1
     for (bool first = true; tiles > 0; --tiles, first = false) {
-      ptx::forget(thread);  // what follows from it needs no registers in between
+      thread = thread_of_role();
       float logits[32];
       const Tile tile = multiply(logits);
       trace(Trace::kScored);
-      if (live) softmax(logits, scale, m, sum, tile, first);
+      if (tiles == 1) {  // Q has done its part
+        meet();          // the next row is known to all
+        const Row& next = shared.rows[(index + 1) % kRows];
+        fetched = next.any();
+        if (fetched) query.fetch(p, next, head(), thread % 4, 0);
+      }
+      if (live) softmax(logits, m, sum, tile, first);
       __syncwarp();
-      if (thread % 32 == 0) ptx::mbarrier_arrive(&shared.barriers.p_full[ring.stage()]);
+      if (ptx::lane_id() == 0) ptx::mbarrier_arrive(&shared.barriers.p_full[ring.stage()]);
       ring.advance();
       trace(Trace::kProbabilities);
     }
@@ -299,8 +315,12 @@ struct Scores {
 
   // A turn ends one row and begins the next.
   __device__ __forceinline__ void run() {
-    float scale[2] = {0, 0};
     int tiles = 0;
+    // Waited for with the first row's lengths.
+    if (p.sink != nullptr) {
+      ptx::copy_4_async(ptx::shared_address(&shared.sink[thread]), p.sink + thread * p.sink_stride,
+                        thread < p.live_heads);
+    }
 #pragma unroll 1
     for (int index = -1;; ++index) {
       request(index + 1);
@@ -309,8 +329,9 @@ struct Scores {
         const bool live = row.first_head + __shfl_sync(~0u, head(), 0) < p.live_heads;  // the warp has a head
         float m[2] = {kNoMaximum, kNoMaximum};
         float sum[2] = {0, 0};
-        attend(tiles, live, scale, m, sum);
-        ptx::forget(index), ptx::forget(thread);
+        attend(tiles, live, index, m, sum);
+        ptx::forget(index);
+        thread = thread_of_role();
         const bool outside = rotation_of(p, shared.coming[index & 1].position).outside;
         ptx::mbarrier_wait(&shared.barriers.stats_empty, index & 1);  // the row before has ended
         publish(row, outside, m, sum);
@@ -324,7 +345,7 @@ struct Scores {
       const Row& row = shared.rows[(index + 1) % kRows];
       if (!row.any()) return;
       const int parity = (index + 1) & 1;
-      if (tiles > 0) prepare_query(row, parity, rotation_of(p, shared.coming[parity].position).cos_sin, scale);
+      if (tiles > 0) prepare_query(row, parity, rotation_of(p, shared.coming[parity].position).cos_sin);
       trace(Trace::kQuery);
     }
   }

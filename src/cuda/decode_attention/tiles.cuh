@@ -140,9 +140,10 @@ struct Shared {
   float alpha[kStages][kTileHeads];                  // what the accumulators of a head are multiplied by before a tile
   float row_max[kTileHeads];                         // of a shared row
   float row_sum[kTileHeads];
-  float factor[kTileHeads];  // from accumulators to output; negative: zeros, whatever the accumulators are
-  int32_t outside;           // of a row in parts: its position is no row of the table
-  int32_t last_part;         // and this block's part is the last to come
+  float factor[kTileHeads];    // from accumulators to output; negative: zeros, whatever the accumulators are
+  float sink[2 * kTileHeads];  // of all heads
+  int32_t outside;             // of a row in parts: its position is no row of the table
+  int32_t last_part;           // and this block's part is the last to come
   Deal deal;
   alignas(8) Barriers barriers;
 };

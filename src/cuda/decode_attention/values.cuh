@@ -310,8 +310,9 @@ struct Values {
     }
     const bool outside = shared.outside != 0;
     const int first = row.first_head + head();
-    const OutputFactor factor[2] = {OutputFactor(output_factor(p, outside, first, m[0], sum[0])),
-                                    OutputFactor(output_factor(p, outside, first + 8, m[1], sum[1]))};
+    const OutputFactor factor[2] = {
+        OutputFactor(output_factor(p, outside, first, shared.sink[first], m[0], sum[0])),
+        OutputFactor(output_factor(p, outside, first + 8, shared.sink[first + 8], m[1], sum[1]))};
     if (warpgroup == 0 && thread % 4 == 0) {
       store_lse(p, row.token, outside, first, m[0], sum[0]);
       store_lse(p, row.token, outside, first + 8, m[1], sum[1]);
