@@ -37,6 +37,34 @@ struct Block {
   }
   __device__ __forceinline__ uint32_t arena() const { return arenas + me.warp * A::kBytes; }
 
+  // What a row begins with, called to the L2 while the kernel before this one may still run: slots, lengths, the
+  // position and q. None of it is looked at yet.
+  __device__ __forceinline__ void call_row() const {
+    const Item at = item();
+    const auto thread = static_cast<int>(threadIdx.x);
+    constexpr int kSectorSlots = 8;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const DecodeKeys& keys = p.keys[i];
+      if (thread * kSectorSlots < keys.width) {
+        ptx::prefetch_l2(keys.slots + at.token * keys.slots_row_stride +
+                         thread * kSectorSlots * keys.slots_column_stride);
+      }
+      if (thread == i && keys.lens != nullptr) ptx::prefetch_l2(keys.lens + at.token * keys.lens_stride);
+    }
+    if (thread == 2 && p.cos_sin != nullptr) {
+      ptx::prefetch_l2(static_cast<const uint8_t*>(p.positions) +
+                       at.token * p.positions_stride * (p.positions_64 != 0 ? 8 : 4));
+    }
+    constexpr int kChunks = format::kHeadDim / 16;
+    for (int i = thread; i < Shared<kEights>::kHeads * kChunks; i += 32 * warps) {
+      const int head = at.first_head + i / kChunks;
+      if (head < p.live_heads) {
+        ptx::prefetch_l2(p.q + at.token * p.q_token_stride + head * p.q_head_stride + i % kChunks * p.q_chunk_stride);
+      }
+    }
+  }
+
   // One step: the crew's next 16 keys, whose records are there.
   template <class Record>
   __device__ __forceinline__ void attend(uint32_t raw, uint32_t valid, int turn, Running<kEights>& running,
@@ -140,7 +168,7 @@ template <class First, class Second, int kEights>
 __global__ void __launch_bounds__(32 * kMostWarps, 1)
     decode_attention_few_heads(const __grid_constant__ DecodeParams p) {
   extern __shared__ __align__(256) uint8_t memory[];
-  ptx::follow_previous();
+  ptx::let_next_begin();
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
   const int warps = static_cast<int>(blockDim.x) / 32;
@@ -151,6 +179,8 @@ __global__ void __launch_bounds__(32 * kMostWarps, 1)
       ptx::shared_address(memory),
       {warp, warp % kEights, lane, lane / 4, lane % 4},
       warps};
+  block.call_row();
+  ptx::wait_for_previous();
   block.run();
 }
 
