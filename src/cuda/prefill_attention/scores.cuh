@@ -182,19 +182,26 @@ struct Scores {
   // The row's sums become the factors of its accumulators.
   __device__ __forceinline__ void finish(const Row& row, Softmax& s, const float (&sink)[2], bool outside,
                                          uint32_t parity) const {
-    ptx::mbarrier_wait(&shared.row_empty, parity ^ 1);
+    HeadStats stats[2];
+    float factor[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       s.sum[r] += __shfl_xor_sync(~0u, s.sum[r], 1);
       s.sum[r] += __shfl_xor_sync(~0u, s.sum[r], 2);
       s.top[r] = fmaxf(s.top[r], __shfl_xor_sync(~0u, s.top[r], 1));
       s.top[r] = fmaxf(s.top[r], __shfl_xor_sync(~0u, s.top[r], 2));
-      const int head = row.first_head + rows[r];
-      if (lane % 4 == 0 && head < p.live_heads) {
-        shared.factor[rows[r]] = finish_head(p, row.token, head, {s.max[r], s.sum[r], s.top[r]}, sink[r], outside);
-      }
+      stats[r] = {s.max[r], s.sum[r], s.top[r]};
+      factor[r] = head_factor(stats[r], sink[r], outside);
     }
+    ptx::mbarrier_wait(&shared.row_empty, parity ^ 1);
+    if (lane % 4 == 0) shared.factor[rows[0]] = factor[0], shared.factor[rows[1]] = factor[1];
     ptx::mbarrier_arrive(&shared.row_full);
+    if (p.lse == nullptr && p.max_logits == nullptr) return;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int head = row.first_head + rows[r];
+      if (lane % 4 == 0 && head < p.live_heads) store_stats(p, row.token, head, stats[r], outside);
+    }
   }
 
   __device__ __forceinline__ void run() {

@@ -16,9 +16,14 @@ __device__ __forceinline__ float load_sink(const PrefillParams& p, int head) {
   return p.sink != nullptr && head < p.live_heads ? p.sink[head * p.sink_stride] : __int_as_float(0xff800000);
 }
 
-// Stores lse and max_logits; the factor of the head's accumulators, 0 where the output is 0.
-__device__ __forceinline__ float finish_head(const PrefillParams& p, int token, int head, const HeadStats& s,
-                                             float sink, bool outside) {
+// The factor of the head's accumulators, 0 where the output is 0.
+__device__ __forceinline__ float head_factor(const HeadStats& s, float sink, bool outside) {
+  const float factor = __fdividef(1, s.sum + exp2f(sink * 1.44269504F - s.max));
+  return s.sum == 0 || outside ? 0 : factor;
+}
+
+__device__ __forceinline__ void store_stats(const PrefillParams& p, int token, int head, const HeadStats& s,
+                                            bool outside) {
   constexpr float kLn2 = 0.69314718F;
   const float nan = __int_as_float(0x7fc00000);
   const float infinity = __int_as_float(0x7f800000);
@@ -33,7 +38,6 @@ __device__ __forceinline__ float finish_head(const PrefillParams& p, int token, 
                                                                           : outside ? nan
                                                                                     : kLn2 * s.top;
   }
-  return empty || outside ? 0 : __fdividef(1, s.sum + exp2f(sink * 1.44269504F - s.max));
 }
 
 }  // namespace megamla::cuda::prefill

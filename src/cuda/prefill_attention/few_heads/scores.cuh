@@ -176,16 +176,18 @@ struct Scores {
       }
     }
     ptx::named_barrier<1, kScoreThreads>();
+    HeadStats stats{};
     if (thread < p.live_heads) {
-      HeadStats stats{shared.factor[thread], 0, kNoMaximum};
+      stats = {shared.factor[thread], 0, kNoMaximum};
 #pragma unroll
       for (int w = 0; w < kWarps; ++w) {
         stats.sum += shared.warp_sum[slot][w][thread];
         stats.top = fmaxf(stats.top, shared.warp_top[slot][w][thread]);
       }
-      shared.factor[thread] = finish_head(p, row.token, thread, stats, sink, outside);
+      shared.factor[thread] = head_factor(stats, sink, outside);
     }
     ptx::mbarrier_arrive(&shared.row_full);
+    if (thread < p.live_heads) store_stats(p, row.token, thread, stats, outside);
   }
 
   __device__ __forceinline__ void run() {
