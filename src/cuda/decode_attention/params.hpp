@@ -63,6 +63,8 @@ struct DecodeParams : AttentionParams {
   int32_t block_segments;  // kSegments: of a block
   int32_t places;          // of a block's parts
   DecodeParts parts;       // kKeys, kSegments
+  // few_heads/
+  uint32_t items_at_once;  // where a block attends a whole item
 };
 
 }  // namespace megamla::cuda

@@ -29,18 +29,17 @@ struct Block {
     int rank;
   };
   // Asked for anew at the end rather than kept.
-  __device__ __forceinline__ Item item() const {
-    const uint32_t id = ptx::cluster_id();
+  __device__ __forceinline__ Item item() const { return item_of(ptx::cluster_id()); }
+  __device__ __forceinline__ Item item_of(uint32_t id) const {
     return {static_cast<int>(id >> p.head_tiles_log),
             static_cast<int>(id & ((1u << p.head_tiles_log) - 1)) * Shared<kEights>::kHeads,
             static_cast<int>(ptx::cluster_rank())};
   }
   __device__ __forceinline__ uint32_t arena() const { return arenas + me.warp * A::kBytes; }
 
-  // What a row begins with, called to the L2 while the kernel before this one may still run: slots, lengths, the
-  // position and q. None of it is looked at yet.
-  __device__ __forceinline__ void call_row() const {
-    const Item at = item();
+  // What a row begins with, called to the L2: slots, lengths, the position and q. None of it is looked at yet.
+  __device__ __forceinline__ void call_item(uint32_t id) const {
+    const Item at = item_of(id);
     const auto thread = static_cast<int>(threadIdx.x);
     constexpr int kSectorSlots = 8;
 #pragma unroll
@@ -120,6 +119,8 @@ struct Block {
     __syncwarp();
 #pragma unroll 1
     for (int k = 0; k < kStages; ++k) loader.fill(crew + k * crews, k);
+    // For the block that comes after this one.
+    if (p.cluster == 1 && ptx::cluster_id() + p.items_at_once < p.items) call_item(ptx::cluster_id() + p.items_at_once);
     const Rotation rotation = rotation_of(p, position);
     if (threadIdx.x == 0) shared.rotation = rotation;
     arrange_query<First, Second, kEights>(p, shared, me, warps, rotation, q);
@@ -179,7 +180,7 @@ __global__ void __launch_bounds__(32 * kMostWarps, 1)
       ptx::shared_address(memory),
       {warp, warp % kEights, lane, lane / 4, lane % 4},
       warps};
-  block.call_row();
+  block.call_item(ptx::cluster_id());  // while the kernel before this one may still run
   ptx::wait_for_previous();
   block.run();
 }
@@ -264,6 +265,7 @@ cudaError_t launch(DecodeParams params, megamla_kv_format window, megamla_kv_for
   if (const char* warps = std::getenv("MEGAMLA_FEW_HEADS_WARPS")) shares.warps = std::atoi(warps);
 #endif
   params.cluster = shares.blocks;
+  params.items_at_once = static_cast<uint32_t>(device.sms * (kMostWarps / shares.warps));
   const LaunchConfig config(variant.shape(params.items, shares), stream);
   return cudaLaunchKernelEx(config.get(), variant.kernel, params);
 }
