@@ -1,9 +1,9 @@
 // Producer warps: raw records through a ring in shared memory, widened into key tiles.
 //
 // A warp serves two batches of 8 keys of each tile. What it copies and widens at a time is a unit, 256 bytes of its 16
-// records in columns of 64 bytes: a tile of fp4 codes, or half a tile of e4m3. The ring holds two units, and a column's
-// place is filled anew, from the unit after the next, as soon as it has been widened, whatever tile or row that leads
-// into: records take some 3000 clocks to come from memory, and about 32 KB are on their way. A lane reads what it
+// records in pairs of columns of 64 bytes: a tile of fp4 codes, or half a tile of e4m3. The ring holds two units, and a
+// pair's place is filled anew, from the unit after the next, as soon as it has been widened, whatever tile or row that
+// leads into: records take some 3000 clocks to come from memory, and about 32 KB are on their way. A lane reads what it
 // copied itself, so nothing is waited for but its own copies; scales and slots alone go through the warp.
 //
 // An instruction of these warps costs 2.5 clocks where it is one of many that do not depend on each other, and 5 to 10
@@ -18,7 +18,8 @@ template <class First, class Second>
 struct Producer {
   static constexpr bool kSame = First::kFormat == Second::kFormat;
   static constexpr int kBatchBytes = kColumnBytes / kBatches;
-  static constexpr int kInUnit = 4;  // columns, each a group of copies
+  static constexpr int kBatchRowBytes = kProducerWarps * 8 * kRowBytes;
+  static constexpr int kPairs = 2;  // of columns in a unit, each a group of copies
   static constexpr uint32_t kEnd = ~0u;
 
   const DecodeParams& p;
@@ -41,6 +42,7 @@ struct Producer {
     // False for an entry that names no key and after the last tile: zeros come, and nothing is read. (One record of
     // zeros for all of them would be a line of the L2 that all multiprocessors ask for at once: 60 us.)
     bool named[kBatches];
+    int between = 0;    // from its piece of a column to that of the other column of a pair
     int units = 0;      // left of the tile
     uint32_t list = 0;  // next to be opened: its place
   };
@@ -159,12 +161,13 @@ struct Producer {
 #pragma unroll
     for (int b = 0; b < kBatches; ++b) {
       const auto at = __shfl_sync(~0u, reinterpret_cast<unsigned long long>(data), b * 8 + key());
-      front.data[b] = reinterpret_cast<const uint8_t*>(at) + part() * 16;
+      front.data[b] = reinterpret_cast<const uint8_t*>(at) + part() * (units_of(source) == 1 ? 16 : 32);
       front.named[b] = (valid_keys >> (b * 8 + key()) & 1) != 0;
     }
     static_assert(kBatches == 2);
     trace(Trace::kOpened);
     front.units = units_of(source);
+    front.between = front.units == 1 ? 64 : 16;
     if (lane == 0) shared.opened[warp][unit & 1] = (valid_keys & 0xffffu) | static_cast<uint32_t>(source) << 16;
   }
 
@@ -194,18 +197,22 @@ struct Producer {
     }
   }
 
-  // Column `column` of the unit that is copied, to `at`.
-  __device__ __forceinline__ void copy_column(Front& front, uint32_t at, int column) const {
+  // A pair of columns of the unit that is copied, to `at`.
+  __device__ __forceinline__ void copy_pair(Front& front, uint32_t at, int pair) const {
+    const bool last = Columns<First>::kExtra && pair == kPairs - 1 && front.units == 0;
+    if (last) {  // of a tile: three columns of 64 bytes
+#pragma unroll
+      for (int b = 0; b < kBatches; ++b) {
+        front.data[b] -= part() * 16;
+        ptx::copy_16_async(at + 2 * kColumnBytes + b * kBatchBytes, front.data[b] + 128, front.named[b]);
+      }
+    }
+    const int between = last ? 64 : front.between;
 #pragma unroll
     for (int b = 0; b < kBatches; ++b) {
       ptx::copy_16_async(at + b * kBatchBytes, front.data[b], front.named[b]);
-      front.data[b] += 64;
-    }
-    if (Columns<First>::kExtra && column == kInUnit - 1 && front.units == 0) {  // the last unit of a tile has one more
-#pragma unroll
-      for (int b = 0; b < kBatches; ++b) {
-        ptx::copy_16_async(at + kColumnBytes + b * kBatchBytes, front.data[b], front.named[b]);
-      }
+      ptx::copy_16_async(at + kColumnBytes + b * kBatchBytes, front.data[b] + between, front.named[b]);
+      front.data[b] += 128;
     }
     ptx::commit_copies();
   }
@@ -221,82 +228,67 @@ struct Producer {
     if (lane == 0) ptx::mbarrier_arrive(&shared.barriers.keys_full[stage][tile_part]);
   }
 
-  __device__ __forceinline__ static void load_column(uint32_t at, uint4 (&piece)[kBatches]) {
-#pragma unroll
-    for (int b = 0; b < kBatches; ++b) piece[b] = ptx::load_shared(at + b * kBatchBytes);
-  }
-
-  // A unit from the ring into the stage, two columns at a time: a whole tile of fp4 codes.
+  // Pair `pair` of a unit from the ring into the stage. Codes of fp4, whose first chunk goes to `to`: 256 dims.
   template <class Record>
-  __device__ __forceinline__ void widen_unit(std::integral_constant<int, 1>, Front& front, Scales (&scales)[kBatches],
-                                             const Ring& ring, uint32_t at, int) const {
-    const uint32_t row = ptx::shared_address(shared.keys[ring.stage()]) + (warp * 8 + key()) * kRowBytes;
-    uint32_t to = first_chunk(Record{}, row, key(), part());
-#pragma unroll 1
-    for (int pair = 0; pair < kInUnit / 2; ++pair) {
-      uint4 piece[2][kBatches];
-      ptx::wait_copies<2 * kInUnit - 2>();
-      load_column(at, piece[0]);
+  __device__ __forceinline__ void widen_pair(std::integral_constant<int, 1>, Scales (&scales)[kBatches],
+                                             const Ring& ring, uint32_t at, uint32_t to, int pair) const {
 #pragma unroll
-      for (int column = 0; column < 2; ++column) {
-        if (column == 1) load_column(at + kColumnBytes, piece[1]);
-        wait_for_stage(ring, pair * 2 + column);
-#pragma unroll
-        for (int b = 0; b < kBatches; ++b) {
-          widen(Record{}, piece[column][b], scales[b],
-                to + column * 2 * kBlockBytes + b * kProducerWarps * 8 * kRowBytes);
-        }
-        if (kPartDims == 128) hand_over(ring.stage(), pair * 2 + column);
-      }
-      if (kPartDims != 128 && (pair + 1) * 256 % kPartDims == 0) {
-        hand_over(ring.stage(), (pair + 1) * 256 / kPartDims - 1);
-      }
-      copy_column(front, at, 2 * pair);
-      copy_column(front, at + kColumnBytes, 2 * pair + 1);
-      at += 2 * kColumnBytes;
-      to += 4 * kBlockBytes;
-    }
-  }
-
-  // Half a tile of e4m3, two columns at a time.
-  template <class Record>
-  __device__ __forceinline__ void widen_unit(std::integral_constant<int, 2>, Front& front, Scales (&scales)[kBatches],
-                                             const Ring& ring, uint32_t at, int half) const {
-    const uint32_t row = ptx::shared_address(shared.keys[ring.stage()]) + (warp * 8 + key()) * kRowBytes;
-    uint32_t to = first_chunk(Record{}, row, key(), part()) + half * (kBlocks / 2) * kBlockBytes;
-#pragma unroll 1
-    for (int pair = 0; pair < kInUnit / 2; ++pair) {
+    for (int column = 0; column < 2; ++column) {
       uint4 piece[kBatches];
-      ptx::wait_copies<2 * kInUnit - 2>();
-      load_column(at, piece);
-      wait_for_stage(ring, half * 2 + pair);
+#pragma unroll
+      for (int b = 0; b < kBatches; ++b) piece[b] = ptx::load_shared(at + column * kColumnBytes + b * kBatchBytes);
+      wait_for_stage(ring, pair * 2 + column);
 #pragma unroll
       for (int b = 0; b < kBatches; ++b) {
-        widen(Record{}, piece[b], scales[b], to + b * kProducerWarps * 8 * kRowBytes);
+        widen(Record{}, piece[b], scales[b], to + column * 2 * kBlockBytes + b * kBatchRowBytes);
       }
-      copy_column(front, at, 2 * pair);
-      at += kColumnBytes;
-      load_column(at, piece);
-      if (Columns<Record>::kExtra && pair == 1 && half == 1) {
-        uint4 last[kBatches];
-        load_column(at + kColumnBytes, last);
-#pragma unroll
-        for (int b = 0; b < kBatches; ++b) {
-          const uint32_t end = row + b * kProducerWarps * 8 * kRowBytes;
-          widen_rotated(piece[b], end, key(), part(), 0);
-          widen_rotated(last[b], end, key(), part(), 1);
-        }
-      } else {
-#pragma unroll
-        for (int b = 0; b < kBatches; ++b) {
-          widen(Record{}, piece[b], scales[b], to + kBlockBytes + b * kProducerWarps * 8 * kRowBytes);
-        }
+      if ((pair * 2 + column + 1) * 128 % kPartDims == 0) {
+        hand_over(ring.stage(), (pair * 2 + column + 1) * 128 / kPartDims - 1);
       }
-      const int dims = half * 256 + (pair + 1) * 128;
-      if (dims % kPartDims == 0) hand_over(ring.stage(), dims / kPartDims - 1);
-      copy_column(front, at, 2 * pair + 1);
-      at += kColumnBytes;
-      to += 2 * kBlockBytes;
+    }
+  }
+  // Of e4m3: 128 dims. The last ones of fp8_584 are 64 of e4m3, then 64 of bf16.
+  template <class Record>
+  __device__ __forceinline__ void widen_pair(std::integral_constant<int, 2>, Scales (&scales)[kBatches],
+                                             const Ring& ring, uint32_t at, uint32_t to, int pair) const {
+    wait_for_stage(ring, pair);
+    if (Columns<Record>::kExtra && pair == 2 * kPairs - 1) {
+      uint32_t row = ptx::shared_address(shared.keys[ring.stage()]) + (warp * 8 + key()) * kRowBytes;
+#pragma unroll 1
+      for (int b = 0; b < kBatches; ++b, at += kBatchBytes, row += kBatchRowBytes) {
+        widen_half_groups(ptx::load_shared(at), b == 0 ? scales[0].low : scales[1].low, row, key(), part());
+        widen_rotated(ptx::load_shared(at + kColumnBytes), row, key(), part(), 0);
+        widen_rotated(ptx::load_shared(at + 2 * kColumnBytes), row, key(), part(), 1);
+      }
+    } else {
+      uint4 piece[kBatches][2];
+#pragma unroll
+      for (int b = 0; b < kBatches; ++b) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) piece[b][i] = ptx::load_shared(at + i * kColumnBytes + b * kBatchBytes);
+      }
+#pragma unroll
+      for (int b = 0; b < kBatches; ++b) widen(Record{}, piece[b], scales[b], to + b * kBatchRowBytes);
+    }
+    if ((pair + 1) * 128 % kPartDims == 0) hand_over(ring.stage(), (pair + 1) * 128 / kPartDims - 1);
+  }
+
+  // A unit from the ring into the stage: a tile of fp4 codes, or half a tile of e4m3.
+  template <class Record>
+  __device__ __forceinline__ void widen_unit(Front& front, Scales (&scales)[kBatches], const Ring& ring, uint32_t at,
+                                             int half) const {
+    constexpr int kUnits = Columns<Record>::kUnits;
+    constexpr int kPairDims = format::kHeadDim / kUnits / kPairs;
+    const int first = kUnits == 1 ? 0 : half * kPairs;
+    const uint32_t row = ptx::shared_address(shared.keys[ring.stage()]) + (warp * 8 + key()) * kRowBytes;
+    uint32_t to = first_chunk(row, key(), part()) + first * (kPairDims / 64) * kBlockBytes;
+#pragma unroll 1
+    for (int pair = 0; pair < kPairs; ++pair) {
+      ptx::wait_copies<2 * kPairs - 1>();
+      widen_pair<Record>(std::integral_constant<int, kUnits>{}, scales, ring, at, to, first + pair);
+      copy_pair(front, at, pair);
+      at += 2 * kColumnBytes;
+      to += kPairDims / 64 * kBlockBytes;
     }
   }
 
@@ -342,7 +334,7 @@ struct Producer {
     for (int unit = -2;; ++unit) {
       ptx::forget(lane), ptx::forget(warp);  // what follows from them needs no registers in between
       const uint32_t place = ring_place(unit);
-      ptx::wait_copies<2 * kInUnit - 1>();
+      ptx::wait_copies<2 * kPairs - 1>();
       __syncwarp();  // scales and slots come from other lanes
       if (unit >= 0) {
         if (units == 0) {
@@ -360,15 +352,15 @@ struct Producer {
       uint32_t at = place + lane * 16;
       if (unit < 0) {
 #pragma unroll 1
-        for (int column = 0; column < kInUnit; ++column, at += kColumnBytes) copy_column(front, at, column);
+        for (int pair = 0; pair < kPairs; ++pair, at += 2 * kColumnBytes) copy_pair(front, at, pair);
         continue;
       }
       --units;
       const int half = units == 0 ? 1 : 0;
       if (kSame || source == 0) {
-        widen_unit<First>(std::integral_constant<int, Columns<First>::kUnits>{}, front, scales, ring, at, half);
+        widen_unit<First>(front, scales, ring, at, half);
       } else {
-        widen_unit<Second>(std::integral_constant<int, Columns<Second>::kUnits>{}, front, scales, ring, at, half);
+        widen_unit<Second>(front, scales, ring, at, half);
       }
       if (units == 0) {
         ring.advance();

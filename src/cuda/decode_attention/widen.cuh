@@ -110,34 +110,25 @@ __device__ __forceinline__ Scales take_scales(format::Nvfp4_288, uint32_t at, in
   return {__byte_perm(__byte_perm(a.x, a.y, mine), __byte_perm(a.z, a.w, mine), 0x5410),
           __byte_perm(__byte_perm(b.x, b.y, mine), __byte_perm(b.z, b.w, mine), 0x5410)};
 }
-// By the byte 2 i + p / 2.
+// Its group i by the byte 4 i + p.
 __device__ __forceinline__ Scales take_scales(format::Fp8_528, uint32_t at, int key, int part) {
   const uint4 a = ptx::load_shared(at + key * 16);
-  const uint32_t mine = part < 2 ? 0x6420u : 0x7531u;
-  return {__byte_perm(a.x, a.y, mine), __byte_perm(a.z, a.w, mine)};
+  const uint32_t mine = part * 0x11 + 0x40;
+  return {__byte_perm(__byte_perm(a.x, a.y, mine), __byte_perm(a.z, a.w, mine), 0x5410), 0};
 }
-// By the byte i.
-__device__ __forceinline__ Scales take_scales(format::Fp8_584, uint32_t at, int key, int) {
+// By the byte 2 i + p / 2; of the last group by byte 6.
+__device__ __forceinline__ Scales take_scales(format::Fp8_584, uint32_t at, int key, int part) {
   const uint4 a = ptx::load_shared(at + key * 16);
-  return {a.x, a.y};
+  return {__byte_perm(a.x, a.y, part < 2 ? 0x6420u : 0x6531u), 0};
 }
 
-// Where the first of a lane's chunks of column 0 goes, of its key's row of a tile. Others of the column are at this
-// address with bits 4 and 5 changed.
-//
-// Nvfp4: group 4 i + part is the part's half of block 2 i + part / 2.
-__device__ __forceinline__ uint32_t first_chunk(format::Nvfp4_288, uint32_t row, int key, int part) {
+// Where the first of the chunks of a lane's group 0 goes, of its key's row of a tile: the part's half of block part
+// / 2. Its other chunks are at this address with bits 4 and 5 changed, its next groups two blocks on.
+__device__ __forceinline__ uint32_t first_chunk(uint32_t row, int key, int part) {
   return row + part / 2 * kBlockBytes + (((part % 2 * 4) ^ key) << 4);
 }
-// Fp8: half of the chunks of group 2 i + part / 2, in block i.
-__device__ __forceinline__ uint32_t first_chunk(format::Fp8_528, uint32_t row, int key, int part) {
-  return row + (((part / 2 * 4) ^ key) << 4) + part % 2 * 8;
-}
-__device__ __forceinline__ uint32_t first_chunk(format::Fp8_584, uint32_t row, int key, int part) {
-  return first_chunk(format::Fp8_528{}, row, key, part);
-}
 
-// widen: a column of this lane's key; `at` is its first chunk.
+// widen: a group of this lane's key; `at` is its first chunk.
 __device__ __forceinline__ void widen(format::Nvfp4_288, uint4 piece, Scales& scales, uint32_t at) {
   const uint32_t factors = e4m3_factors(scales.next<16>());
   const uint32_t first = __byte_perm(factors, 0, 0x1010);
@@ -150,22 +141,31 @@ __device__ __forceinline__ void widen(format::Nvfp4_288, uint4 piece, Scales& sc
   ptx::store_shared(at ^ 0x30, uint4{w[0].w, w[1].w, w[2].w, w[3].w});
 }
 
-// 16 dims of e4m3.
-__device__ __forceinline__ void widen_e4m3_column(uint4 piece, uint32_t byte, uint32_t at) {
-  const bool nan = ((nan_bits(piece.x) | nan_bits(piece.y) | nan_bits(piece.z) | nan_bits(piece.w)) & 0x80808080u) != 0;
-  const uint32_t factor = ue8m0_factor(byte, nan);
+__device__ __forceinline__ bool any_nan(uint4 piece) {
+  return ((nan_bits(piece.x) | nan_bits(piece.y) | nan_bits(piece.z) | nan_bits(piece.w)) & 0x80808080u) != 0;
+}
+__device__ __forceinline__ void widen(format::Fp8_528, const uint4 (&pieces)[2], Scales& scales, uint32_t at) {
+  const uint32_t factor = ue8m0_factor(scales.next<8>(), any_nan(pieces[0]) || any_nan(pieces[1]));
+  const uint4 w[4] = {widen_e4m3(pieces[0].x, pieces[0].y, factor), widen_e4m3(pieces[0].z, pieces[0].w, factor),
+                      widen_e4m3(pieces[1].x, pieces[1].y, factor), widen_e4m3(pieces[1].z, pieces[1].w, factor)};
+  ptx::store_shared(at, uint4{w[0].x, w[1].x, w[2].x, w[3].x});
+  ptx::store_shared(at ^ 0x10, uint4{w[0].y, w[1].y, w[2].y, w[3].y});
+  ptx::store_shared(at ^ 0x20, uint4{w[0].z, w[1].z, w[2].z, w[3].z});
+  ptx::store_shared(at ^ 0x30, uint4{w[0].w, w[1].w, w[2].w, w[3].w});
+}
+__device__ __forceinline__ void widen(format::Fp8_584, const uint4 (&pieces)[2], Scales& scales, uint32_t at) {
+  widen(format::Fp8_528{}, pieces, scales, at);
+}
+// The last 64 dims of e4m3 of fp8_584, 16 of them a lane: half of the chunks of a group of the last block but one.
+__device__ __forceinline__ void widen_half_groups(uint4 piece, uint32_t byte, uint32_t row, int key, int part) {
+  const uint32_t factor = ue8m0_factor(byte, any_nan(piece));
   const uint4 first = widen_e4m3(piece.x, piece.y, factor);
   const uint4 second = widen_e4m3(piece.z, piece.w, factor);
+  const uint32_t at = row + (kBlocks - 2) * kBlockBytes + (((part / 2 * 4) ^ key) << 4) + part % 2 * 8;
   ptx::store_shared(at, uint2{first.x, second.x});
   ptx::store_shared(at ^ 0x10, uint2{first.y, second.y});
   ptx::store_shared(at ^ 0x20, uint2{first.z, second.z});
   ptx::store_shared(at ^ 0x30, uint2{first.w, second.w});
-}
-__device__ __forceinline__ void widen(format::Fp8_528, uint4 piece, Scales& scales, uint32_t at) {
-  widen_e4m3_column(piece, scales.next<8>(), at);
-}
-__device__ __forceinline__ void widen(format::Fp8_584, uint4 piece, Scales& scales, uint32_t at) {
-  widen_e4m3_column(piece, scales.next<8>(), at);
 }
 // The rotated dims of fp8_584 are bf16 already, 32 of them a column: half 0 or 1 of the last block.
 __device__ __forceinline__ void widen_rotated(uint4 piece, uint32_t row, int key, int part, int half) {
