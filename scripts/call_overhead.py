@@ -59,13 +59,14 @@ def calls(device):
         out=out,
         lse=lse,
     )
+    q_4d, slots_3d, extra_slots_3d = q.unsqueeze(1), slots.unsqueeze(1), extra_slots.unsqueeze(1)
     return {
         "ops.rms_norm": lambda: ops.rms_norm(x, weight, out=y),
         "torch.ops.megamla.rms_norm": lambda: mega.rms_norm(x, weight, out=y),
         "ops.decode_attention": lambda: ops.decode_attention(q, cache_584, slots, **lists),
         "torch.ops.megamla.decode_attention": lambda: mega.decode_attention(q, cache_584, slots, **lists),
         "flash_mla_with_kvcache": lambda: mt.flash_mla_with_kvcache(
-            q.unsqueeze(1),
+            q_4d,
             cache_584,
             None,
             None,
@@ -75,10 +76,10 @@ def calls(device):
             0.04,
             False,
             True,
-            slots.unsqueeze(1),
+            slots_3d,
             sink,
             cache_584,
-            extra_slots.unsqueeze(1),
+            extra_slots_3d,
             lens,
             lens,
         ),
