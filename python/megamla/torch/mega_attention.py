@@ -132,14 +132,14 @@ def fused_norm_rope_attn_rope_cast_decode(
     """
     name = "fused_norm_rope_attn_rope_cast_decode"
     scales = num_per_channels == 32 and use_tma_aligned_col_major_sf and round_sf and use_packed_ue8m0
-    fixed = d_v == 512 and not is_rope_neox_style and rope_dim == 64 and scales and q.dim() == 3
-    if not fixed or n_wv_group != q.shape[1] // _GROUP_HEADS:
+    fixed = d_v == 512 and not is_rope_neox_style and rope_dim == 64 and scales
+    shape = q.shape
+    if not fixed or len(shape) != 3 or n_wv_group != shape[1] // _GROUP_HEADS:
         flags = (use_tma_aligned_col_major_sf, round_sf, use_packed_ue8m0)
         _refuse_other(name, q, d_v, is_rope_neox_style, rope_dim, n_wv_group, num_per_channels, *flags)
     if out_fp8 is None or out_sf is None:
         out_fp8, out_sf = _new_output(name, q, out_fp8, out_sf)
-    tokens, heads, _ = q.shape
-    lse = q.new_empty(tokens, heads, dtype=torch.float32)
+    lse = q.new_empty(shape[0], shape[1], dtype=torch.float32)
     if direct(q):  # the call below in the library's terms
         op = "decode_attention"
         order = choice(op, "q_layout", q_layout, Q_LAYOUTS)
@@ -214,17 +214,17 @@ def fused_norm_rope_attn_rope_cast_fwd(
     """
     name = "fused_norm_rope_attn_rope_cast_fwd"
     scales = num_per_channels == 32 and use_tma_aligned_col_major_sf and round_sf and use_packed_ue8m0
-    fixed = d_v == 512 and not is_rope_neox_style and rope_dim == 64 and scales and q.dim() == 3
-    if not fixed or n_wv_group != q.shape[1] // _GROUP_HEADS:
+    fixed = d_v == 512 and not is_rope_neox_style and rope_dim == 64 and scales
+    shape = q.shape
+    if not fixed or len(shape) != 3 or n_wv_group != shape[1] // _GROUP_HEADS:
         flags = (use_tma_aligned_col_major_sf, round_sf, use_packed_ue8m0)
         _refuse_other(name, q, d_v, is_rope_neox_style, rope_dim, n_wv_group, num_per_channels, *flags)
     if out_fp8 is None or out_sf is None:
         out_fp8, out_sf = _new_output(name, q, out_fp8, out_sf)
     expect(kv.dim() == 3 and kv.shape[1] == 1, name, "kv", "[s_kv, 1, 512]", list(kv.shape))
     expect(indices.dim() == 3 and indices.shape[1] == 1, name, "indices", "[T, 1, topk]", list(indices.shape))
-    tokens, heads, _ = q.shape
-    max_logits = q.new_empty(tokens, heads, dtype=torch.float32)
-    lse = q.new_empty(tokens, heads, dtype=torch.float32)
+    max_logits = q.new_empty(shape[0], shape[1], dtype=torch.float32)
+    lse = q.new_empty(shape[0], shape[1], dtype=torch.float32)
     attend = ops.prefill_attention if direct(q) else _prefill
     attend(
         q,
