@@ -59,29 +59,16 @@ def calls(device):
         out=out,
         lse=lse,
     )
+    flash = (q.unsqueeze(1), cache_584, None, None, 512, schedule, None, 0.04, False, True)
+    flash += (slots.unsqueeze(1), sink, cache_584, extra_slots.unsqueeze(1), lens, lens)
+    out_4d = out.unsqueeze(1)
     return {
         "ops.rms_norm": lambda: ops.rms_norm(x, weight, out=y),
         "torch.ops.megamla.rms_norm": lambda: mega.rms_norm(x, weight, out=y),
         "ops.decode_attention": lambda: ops.decode_attention(q, cache_584, slots, **lists),
         "torch.ops.megamla.decode_attention": lambda: mega.decode_attention(q, cache_584, slots, **lists),
-        "flash_mla_with_kvcache": lambda: mt.flash_mla_with_kvcache(
-            q.unsqueeze(1),
-            cache_584,
-            None,
-            None,
-            512,
-            schedule,
-            None,
-            0.04,
-            False,
-            True,
-            slots.unsqueeze(1),
-            sink,
-            cache_584,
-            extra_slots.unsqueeze(1),
-            lens,
-            lens,
-        ),
+        "flash_mla_with_kvcache": lambda: mt.flash_mla_with_kvcache(*flash),
+        "flash_mla_with_kvcache, out given": lambda: mt.flash_mla_with_kvcache(*flash, out_4d),
         "torch.ops.megamla.fused_norm_rope_attn_rope_cast_decode": lambda: mega.fused_norm_rope_attn_rope_cast_decode(
             q,
             cache_528,

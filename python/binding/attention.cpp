@@ -35,6 +35,16 @@ void set_query(Call& call, Params& p, const Query& query) {
   p.cos_sin = call.tensor("cos_sin", query.cos_sin, {MEGAMLA_F32});
 }
 
+// [T, H], or one token a request and [T, H, 1]: heads come in eights, so a last dimension of 1 holds none.
+megamla_tensor lse_of(Call& call, const MaybeTensor& lse) {
+  if (!lse.has_value() || (*lse).ndim() != 3 || (*lse).size(2) != 1) return call.rows("lse", lse, {MEGAMLA_F32}, 2);
+  megamla_tensor view = call.tensor("lse", lse, {MEGAMLA_F32});
+  view.ndim = 2;
+  view.shape[2] = 0;
+  view.stride[2] = 0;
+  return view;
+}
+
 template <typename Params>
 void set_outputs(Call& call, Params& p, const Outputs& outputs) {
   const megamla_dtype out_dtype = outputs.output == MEGAMLA_OUTPUT_BF16  ? MEGAMLA_BF16
@@ -45,7 +55,7 @@ void set_outputs(Call& call, Params& p, const Outputs& outputs) {
   p.output = static_cast<int32_t>(outputs.output);
   p.out = call.rows("out", outputs.out, {out_dtype}, 3);
   p.out_scale = call.tensor("out_scale", outputs.out_scale, {MEGAMLA_I32});
-  p.lse = call.rows("lse", outputs.lse, {MEGAMLA_F32}, 2);
+  p.lse = lse_of(call, outputs.lse);
 }
 
 megamla_limits limits_of(const megamla_tensor& q, const megamla_tensor& window_slots, const megamla_tensor& keys) {

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Any, Mapping, Optional
+from itertools import repeat
+from typing import Any, Callable, Mapping, Optional
 
 import numpy as np
 import tvm_ffi
@@ -71,6 +72,34 @@ def read_optional(op: str, name: str, value: Optional[Tensor]) -> Any:
 
 def write_optional(op: str, name: str, value: Optional[Output]) -> Any:
     return value if value is None or type(value) in _plain_types else write(op, name, value)
+
+
+def taking(op: str, tensors: str) -> Callable[..., None]:
+    """The library's function of an op of many arguments. ``tensors``: each argument's name, then ! if it is written,
+    then ? if it may be None; a - for what is no tensor.
+
+    After a tensor of a framework the others are taken for tensors, too: to look at each costs as much as the call. What
+    the library does not take is looked at afterwards, for the message.
+    """
+    function = getattr(_library, op)
+    specs = tensors.split()
+
+    def call(*arguments: Any) -> None:
+        if type(arguments[0]) in _plain_types:
+            try:
+                function(*arguments)
+                return
+            except (TypeError, BufferError):  # before anything is written
+                pass
+        function(*map(_looked_at, repeat(op), specs, arguments))
+
+    return call
+
+
+def _looked_at(op: str, spec: str, value: Any) -> Any:
+    if spec == "-" or (value is None and spec.endswith("?")):
+        return value
+    return (write if "!" in spec else read)(op, spec.rstrip("!?"), value)
 
 
 def _tensor(op: str, name: str, value: Any) -> Any:

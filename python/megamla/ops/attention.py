@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from typing import Optional
 
-from .._binding import DEVICES, PAGE_LAYOUTS, Output, Tensor, choice, library
-from .._binding import read, read_optional, write, write_optional
+from .._binding import DEVICES, PAGE_LAYOUTS, Output, Tensor, choice, taking
 
-_Q_LAYOUTS = {"standard": 0, "chunked": 1}
-_OUTPUTS = {"fp8_pair": 0, "bf16": 1, "f32": 2}
+Q_LAYOUTS = {"standard": 0, "chunked": 1}
+OUTPUTS = {"fp8_pair": 0, "bf16": 1, "f32": 2}
 _SCALE = 512**-0.5
+
+# The library's functions; python/binding/attention.cpp has their arguments.
+run_decode = taking(
+    "decode_attention",
+    "q - - - - positions? cos_sin? window - window_slots window_lens? compressed? - compressed_slots? "
+    "compressed_lens? attn_sink? - - - out! out_scale!? lse!? - - workspace!?",
+)
+run_prefill = taking(
+    "prefill_attention",
+    "q - - - - positions? cos_sin? kv indices topk_length? attn_sink? - - out! out_scale!? lse!? max_logits!? - - "
+    "workspace!?",
+)
 
 
 def decode_attention(
@@ -55,39 +66,39 @@ def decode_attention(
         written.
     output "fp8_pair": out e4m3 [T, G, 4096] contiguous, out_scale int32 [T, G, 32] with strides (1, 32 A, A), A >= T a
         multiple of 4 (``alloc_output_pair``). "bf16", "f32": out [T, H, 512] of that dtype, no out_scale.
-    lse: float32 [T, H], natural log of the sum of exp(logit) without the sink; +inf where no key is valid.
+    lse: float32 [T, H] or [T, H, 1], natural log of the sum of exp(logit) without the sink; +inf where no key is valid.
     batch_invariant: a row's bits do not depend on the other rows of the call.
 
     T of q, slots, out and lse may be two dimensions that merge, [requests, tokens of each]; zero tokens are no error.
     Raises TypeError, ValueError, NotImplementedError, RuntimeError (see ``megamla.ops``).
     """
     op = "decode_attention"
-    library().decode_attention(
-        read(op, "q", q),
-        choice(op, "q_layout", q_layout, _Q_LAYOUTS),
+    run_decode(
+        q,
+        choice(op, "q_layout", q_layout, Q_LAYOUTS),
         q_norm_eps is not None,
         q_norm_eps or 0.0,
         softmax_scale,
-        read_optional(op, "positions", positions),
-        read_optional(op, "cos_sin", cos_sin),
-        read(op, "window", window),
+        positions,
+        cos_sin,
+        window,
         choice(op, "window_layout", window_layout, PAGE_LAYOUTS),
-        read(op, "window_slots", window_slots),
-        read_optional(op, "window_lens", window_lens),
-        read_optional(op, "compressed", compressed),
+        window_slots,
+        window_lens,
+        compressed,
         choice(op, "compressed_layout", compressed_layout, PAGE_LAYOUTS),
-        read_optional(op, "compressed_slots", compressed_slots),
-        read_optional(op, "compressed_lens", compressed_lens),
-        read_optional(op, "attn_sink", attn_sink),
+        compressed_slots,
+        compressed_lens,
+        attn_sink,
         live_heads,
-        choice(op, "output", output, _OUTPUTS),
+        choice(op, "output", output, OUTPUTS),
         batch_invariant,
-        write(op, "out", out),
-        write_optional(op, "out_scale", out_scale),
-        write_optional(op, "lse", lse),
+        out,
+        out_scale,
+        lse,
         choice(op, "device", device, DEVICES),
         num_threads,
-        write_optional(op, "workspace", workspace),
+        workspace,
     )
     return out
 
@@ -125,26 +136,26 @@ def prefill_attention(
     Raises TypeError, ValueError, NotImplementedError, RuntimeError (see ``megamla.ops``).
     """
     op = "prefill_attention"
-    library().prefill_attention(
-        read(op, "q", q),
-        choice(op, "q_layout", q_layout, _Q_LAYOUTS),
+    run_prefill(
+        q,
+        choice(op, "q_layout", q_layout, Q_LAYOUTS),
         q_norm_eps is not None,
         q_norm_eps or 0.0,
         softmax_scale,
-        read_optional(op, "positions", positions),
-        read_optional(op, "cos_sin", cos_sin),
-        read(op, "kv", kv),
-        read(op, "indices", indices),
-        read_optional(op, "topk_length", topk_length),
-        read_optional(op, "attn_sink", attn_sink),
+        positions,
+        cos_sin,
+        kv,
+        indices,
+        topk_length,
+        attn_sink,
         live_heads,
-        choice(op, "output", output, _OUTPUTS),
-        write(op, "out", out),
-        write_optional(op, "out_scale", out_scale),
-        write_optional(op, "lse", lse),
-        write_optional(op, "max_logits", max_logits),
+        choice(op, "output", output, OUTPUTS),
+        out,
+        out_scale,
+        lse,
+        max_logits,
         choice(op, "device", device, DEVICES),
         num_threads,
-        write_optional(op, "workspace", workspace),
+        workspace,
     )
     return out

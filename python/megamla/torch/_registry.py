@@ -40,6 +40,46 @@ def schema_of(function: Callable[..., Any]) -> str:
     return f"({', '.join(arguments)}) -> ()"
 
 
+# What wants to see operators: a compiler, it and others as modes, vmap and its like, the profiler.
+_Tensor, _compiling, _modes, _function_modes, _transforms, _profiler = (
+    torch.Tensor,
+    torch.compiler.is_compiling,
+    torch._C._len_torch_dispatch_stack,
+    torch._C._len_torch_function_stack,
+    torch._C._functorch.peek_interpreter_stack,
+    torch._C._autograd._profiler_enabled,
+)
+
+
+def direct(first: Any) -> bool:
+    """Whether a call with this tensor may go to the library past PyTorch's dispatcher, which takes longer to sort two
+    dozen arguments than the library to check them."""
+    if _compiling() or type(first) is not _Tensor:
+        return False
+    return not (first.is_meta or _modes() or _function_modes() or _transforms() or _profiler())
+
+
+class _Operator(torch._ops.OpOverloadPacket):
+    """An operator that calls its function where it may. Its overload ``.default`` always goes through the dispatcher."""
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> None:
+        if not args or not direct(args[0]):
+            return super().__call__(*args, **kwargs)
+        self.function(*args, **kwargs)
+
+
+class _Composite(torch._ops.OpOverloadPacket):
+    """The same for one that calls operators: what looks on sees those, as it would through the dispatcher."""
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+
+def _make_direct(function: Callable[..., Any], kind: type) -> None:
+    operator = getattr(torch.ops.megamla, function.__name__)
+    operator.__class__, operator.function = kind, function
+
+
 def register_op(function: Callable[..., Any]) -> None:
     """An operator that writes what ``function`` annotates as Output."""
 
@@ -53,19 +93,7 @@ def register_op(function: Callable[..., Any]) -> None:
     library.define(name, schema_of(function), tags=_TAGS)
     library.impl(name, "CompositeExplicitAutograd", run)
     library.register_fake(name, run_without_memory)
-
-
-def op(name: str) -> Callable[..., None]:
-    """An operator of ``register_op``, for the functions of this package: through PyTorch's dispatcher where a compiler
-    or a mode may look on, else straight into the library, which is several microseconds nearer."""
-    function, operator = getattr(ops, name), getattr(torch.ops.megamla, name).default
-
-    def call(first: torch.Tensor, *args: Any, **kwargs: Any) -> None:
-        watched = torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0
-        plain = type(first) is torch.Tensor and not first.is_meta
-        (function if plain and not watched else operator)(first, *args, **kwargs)
-
-    return call
+    _make_direct(function, _Operator)
 
 
 def composite(*written: str, schema: str = "") -> Callable[[_Function], _Function]:
@@ -77,6 +105,7 @@ def composite(*written: str, schema: str = "") -> Callable[[_Function], _Functio
         name = f"megamla::{function.__name__}"
         library.define(name, text)
         library.impl(name, "CompositeImplicitAutograd", function)
+        _make_direct(function, _Composite)
         return function
 
     return register

@@ -10,11 +10,15 @@ from typing import Any, Optional
 
 import torch
 
+from .. import ops
+from .._binding import DEVICES, PAGE_LAYOUTS
+from ..ops.attention import OUTPUTS, Q_LAYOUTS, run_decode
 from ._checks import expect
-from ._registry import op
+from ._registry import direct
 
-_decode = op("decode_attention")
-_prefill = op("prefill_attention")
+_decode = torch.ops.megamla.decode_attention
+_prefill = torch.ops.megamla.prefill_attention
+_STANDARD, _PLANAR, _BF16, _AUTO = Q_LAYOUTS["standard"], PAGE_LAYOUTS["planar"], OUTPUTS["bf16"], DEVICES["auto"]
 
 
 class FlashMLASchedMeta:
@@ -67,10 +71,11 @@ def flash_mla_with_kvcache(
     name = "flash_mla_with_kvcache"
     if indices is None:
         raise NotImplementedError(f"{name}: indices: expected int32 [b, s_q, topk] (no dense form is here), got None")
-    expect(head_dim_v == 512, name, "head_dim_v", "512", head_dim_v)
-    expect(not causal, name, "causal", "False (indices say which keys count)", causal)
-    expect(is_fp8_kvcache, name, "is_fp8_kvcache", "True (a cache of bytes)", is_fp8_kvcache)
-    expect(q.dim() == 4, name, "q", "dimensions [b, s_q, H, 512]", q.dim())
+    if head_dim_v != 512 or causal or not is_fp8_kvcache or q.dim() != 4:
+        expect(head_dim_v == 512, name, "head_dim_v", "512", head_dim_v)
+        expect(not causal, name, "causal", "False (indices say which keys count)", causal)
+        expect(is_fp8_kvcache, name, "is_fp8_kvcache", "True (a cache of bytes)", is_fp8_kvcache)
+        expect(q.dim() == 4, name, "q", "dimensions [b, s_q, H, 512]", q.dim())
     batch, s_q, heads, _ = q.shape
     if s_q > 1:  # a length per request, for each of its tokens
         q, indices = _mergeable(q), _mergeable(indices)
@@ -78,24 +83,38 @@ def flash_mla_with_kvcache(
         topk_length = None if topk_length is None else topk_length.repeat_interleave(s_q)
         extra_topk_length = None if extra_topk_length is None else extra_topk_length.repeat_interleave(s_q)
     if out is None:
-        out = q.new_empty((batch, s_q, heads, 512))
-    lse = q.new_empty((batch, s_q, heads), dtype=torch.float32)
-    _decode(
-        q,
-        k_cache,
-        indices,
-        window_lens=topk_length,
-        compressed=extra_k_cache,
-        compressed_slots=extra_indices_in_kvcache,
-        compressed_lens=extra_topk_length,
-        softmax_scale=512**-0.5 if softmax_scale is None else softmax_scale,
-        attn_sink=attn_sink,
-        live_heads=live_heads,
-        output="bf16",
-        out=out,
-        lse=lse,
-    )
-    return out, lse.transpose(1, 2)
+        out = q.new_empty(batch, s_q, heads, 512)
+    # One token per request: the result's shape needs no transposing.
+    shape = (batch, heads, 1) if s_q == 1 else (batch, s_q, heads)
+    lse = q.new_empty(*shape, dtype=torch.float32)
+    scale = 512**-0.5 if softmax_scale is None else softmax_scale
+    if direct(q):  # the call below in the library's terms
+        # fmt: off
+        run_decode(
+            q, _STANDARD, False, 0.0, scale, None, None,
+            k_cache, _PLANAR, indices, topk_length,
+            extra_k_cache, _PLANAR, extra_indices_in_kvcache, extra_topk_length,
+            attn_sink, live_heads, _BF16, False, out, None, lse,
+            _AUTO, 0, None,
+        )
+        # fmt: on
+    else:
+        _decode(
+            q,
+            k_cache,
+            indices,
+            window_lens=topk_length,
+            compressed=extra_k_cache,
+            compressed_slots=extra_indices_in_kvcache,
+            compressed_lens=extra_topk_length,
+            softmax_scale=scale,
+            attn_sink=attn_sink,
+            live_heads=live_heads,
+            output="bf16",
+            out=out,
+            lse=lse,
+        )
+    return out, lse if s_q == 1 else lse.transpose(1, 2)
 
 
 def _mergeable(tensor: torch.Tensor) -> torch.Tensor:
@@ -136,10 +155,11 @@ def flash_mla_sparse_fwd(
     expect(indices.dim() == 3 and indices.shape[1] == 1, name, "indices", "[s_q, 1, topk]", list(indices.shape))
     s_q, heads, _ = q.shape
     if out is None:
-        out = q.new_empty((s_q, heads, 512))
-    max_logits = q.new_empty((s_q, heads), dtype=torch.float32)
-    lse = q.new_empty((s_q, heads), dtype=torch.float32)
-    _prefill(
+        out = q.new_empty(s_q, heads, 512)
+    max_logits = q.new_empty(s_q, heads, dtype=torch.float32)
+    lse = q.new_empty(s_q, heads, dtype=torch.float32)
+    attend = ops.prefill_attention if direct(q) else _prefill
+    attend(
         q,
         kv,
         indices,

@@ -11,11 +11,15 @@ from typing import List, NamedTuple, Optional, Union
 
 import torch
 
+from .. import ops
+from .._binding import DEVICES, PAGE_LAYOUTS, choice
+from ..ops.attention import OUTPUTS, Q_LAYOUTS, run_decode
 from ._checks import expect
-from ._registry import composite, op
+from ._registry import composite, direct
 
-_decode = op("decode_attention")
-_prefill = op("prefill_attention")
+_decode = torch.ops.megamla.decode_attention
+_prefill = torch.ops.megamla.prefill_attention
+_FP8_PAIR, _AUTO = OUTPUTS["fp8_pair"], DEVICES["auto"]
 
 _GROUP_HEADS = 8
 _GROUP_WIDTH = _GROUP_HEADS * 512
@@ -44,7 +48,7 @@ def alloc_mega_attn_output(
     return MegaAttnOutput(data, scale.permute(2, 0, 1)[:num_tokens])
 
 
-def _checked_output(
+def _refuse_other(
     name: str,
     q: torch.Tensor,
     d_v: int,
@@ -52,11 +56,9 @@ def _checked_output(
     rope_dim: int,
     n_wv_group: int,
     num_per_channels: int,
-    scale_flags: tuple[bool, bool, bool],
-    out_fp8: Optional[torch.Tensor],
-    out_sf: Optional[torch.Tensor],
-) -> MegaAttnOutput:
-    """Refuses what the SM100 operators refuse. The caller's pair, or a new one."""
+    *scale_flags: bool,
+) -> None:
+    """Refuses what the SM100 operators refuse."""
     expect(q.dim() == 3, name, "q", "[T, H, 512]", list(q.shape))
     expect(d_v == 512, name, "d_v", "512", d_v)
     expect(not is_rope_neox_style, name, "is_rope_neox_style", "False (pairs are neighbours)", is_rope_neox_style)
@@ -66,11 +68,15 @@ def _checked_output(
     expect(num_per_channels == 32, name, "num_per_channels", "32", num_per_channels)
     for argument, flag in zip(("use_tma_aligned_col_major_sf", "round_sf", "use_packed_ue8m0"), scale_flags):
         expect(flag, name, argument, "True", flag)
-    if out_fp8 is not None and out_sf is not None:
-        return MegaAttnOutput(out_fp8, out_sf)
+
+
+def _new_output(
+    name: str, q: torch.Tensor, out_fp8: Optional[torch.Tensor], out_sf: Optional[torch.Tensor]
+) -> MegaAttnOutput:
+    """Where the caller gave no pair. Half of one is refused."""
     missing = "out_sf" if out_fp8 is not None else "out_fp8"
     expect(out_fp8 is None and out_sf is None, name, missing, "out_fp8 and out_sf, or neither", "only one of them")
-    return alloc_mega_attn_output(q.shape[0], n_wv_group, q.device)
+    return alloc_mega_attn_output(q.shape[0], q.shape[1] // _GROUP_HEADS, q.device)
 
 
 @composite("out_fp8", "out_sf")
@@ -124,34 +130,53 @@ def fused_norm_rope_attn_rope_cast_decode(
 
     Raises TypeError, ValueError, NotImplementedError, RuntimeError (see ``megamla.ops``).
     """
-    flags = (use_tma_aligned_col_major_sf, round_sf, use_packed_ue8m0)
     name = "fused_norm_rope_attn_rope_cast_decode"
-    out = _checked_output(
-        name, q, d_v, is_rope_neox_style, rope_dim, n_wv_group, num_per_channels, flags, out_fp8, out_sf
-    )
-    lse = q.new_empty((q.shape[0], q.shape[1]), dtype=torch.float32)
-    _decode(
-        q,
-        kv,
-        indices,
-        out=out.data,
-        out_scale=out.scale,
-        lse=lse,
-        q_layout=q_layout,
-        q_norm_eps=rms_norm_eps if enable_q_norm else None,
-        softmax_scale=sm_scale,
-        positions=token_positions,
-        cos_sin=cos_sin_cache,
-        window_layout=page_layout,
-        window_lens=topk_length,
-        compressed=extra_kv,
-        compressed_layout=extra_page_layout,
-        compressed_slots=extra_indices,
-        compressed_lens=extra_topk_length,
-        attn_sink=attn_sink,
-        live_heads=live_heads,
-    )
-    return [out.data, out.scale, lse]
+    scales = num_per_channels == 32 and use_tma_aligned_col_major_sf and round_sf and use_packed_ue8m0
+    fixed = d_v == 512 and not is_rope_neox_style and rope_dim == 64 and scales
+    shape = q.shape
+    if not fixed or len(shape) != 3 or n_wv_group != shape[1] // _GROUP_HEADS:
+        flags = (use_tma_aligned_col_major_sf, round_sf, use_packed_ue8m0)
+        _refuse_other(name, q, d_v, is_rope_neox_style, rope_dim, n_wv_group, num_per_channels, *flags)
+    if out_fp8 is None or out_sf is None:
+        out_fp8, out_sf = _new_output(name, q, out_fp8, out_sf)
+    lse = q.new_empty(shape[0], shape[1], dtype=torch.float32)
+    if direct(q):  # the call below in the library's terms
+        op = "decode_attention"
+        order = choice(op, "q_layout", q_layout, Q_LAYOUTS)
+        layout = choice(op, "window_layout", page_layout, PAGE_LAYOUTS)
+        extra_layout = choice(op, "compressed_layout", extra_page_layout, PAGE_LAYOUTS)
+        # fmt: off
+        run_decode(
+            q, order, enable_q_norm, rms_norm_eps if enable_q_norm else 0.0, sm_scale, token_positions, cos_sin_cache,
+            kv, layout, indices, topk_length,
+            extra_kv, extra_layout, extra_indices, extra_topk_length,
+            attn_sink, live_heads, _FP8_PAIR, False, out_fp8, out_sf, lse,
+            _AUTO, 0, None,
+        )
+        # fmt: on
+    else:
+        _decode(
+            q,
+            kv,
+            indices,
+            out=out_fp8,
+            out_scale=out_sf,
+            lse=lse,
+            q_layout=q_layout,
+            q_norm_eps=rms_norm_eps if enable_q_norm else None,
+            softmax_scale=sm_scale,
+            positions=token_positions,
+            cos_sin=cos_sin_cache,
+            window_layout=page_layout,
+            window_lens=topk_length,
+            compressed=extra_kv,
+            compressed_layout=extra_page_layout,
+            compressed_slots=extra_indices,
+            compressed_lens=extra_topk_length,
+            attn_sink=attn_sink,
+            live_heads=live_heads,
+        )
+    return [out_fp8, out_sf, lse]
 
 
 @composite("out_fp8", "out_sf")
@@ -187,21 +212,26 @@ def fused_norm_rope_attn_rope_cast_fwd(
     max_logits: float32 [T, H], the largest sm_scale * q.k; -inf where no key is valid.
     Everything else as in ``fused_norm_rope_attn_rope_cast_decode``.
     """
-    flags = (use_tma_aligned_col_major_sf, round_sf, use_packed_ue8m0)
     name = "fused_norm_rope_attn_rope_cast_fwd"
-    out = _checked_output(
-        name, q, d_v, is_rope_neox_style, rope_dim, n_wv_group, num_per_channels, flags, out_fp8, out_sf
-    )
+    scales = num_per_channels == 32 and use_tma_aligned_col_major_sf and round_sf and use_packed_ue8m0
+    fixed = d_v == 512 and not is_rope_neox_style and rope_dim == 64 and scales
+    shape = q.shape
+    if not fixed or len(shape) != 3 or n_wv_group != shape[1] // _GROUP_HEADS:
+        flags = (use_tma_aligned_col_major_sf, round_sf, use_packed_ue8m0)
+        _refuse_other(name, q, d_v, is_rope_neox_style, rope_dim, n_wv_group, num_per_channels, *flags)
+    if out_fp8 is None or out_sf is None:
+        out_fp8, out_sf = _new_output(name, q, out_fp8, out_sf)
     expect(kv.dim() == 3 and kv.shape[1] == 1, name, "kv", "[s_kv, 1, 512]", list(kv.shape))
     expect(indices.dim() == 3 and indices.shape[1] == 1, name, "indices", "[T, 1, topk]", list(indices.shape))
-    max_logits = q.new_empty((q.shape[0], q.shape[1]), dtype=torch.float32)
-    lse = q.new_empty((q.shape[0], q.shape[1]), dtype=torch.float32)
-    _prefill(
+    max_logits = q.new_empty(shape[0], shape[1], dtype=torch.float32)
+    lse = q.new_empty(shape[0], shape[1], dtype=torch.float32)
+    attend = ops.prefill_attention if direct(q) else _prefill
+    attend(
         q,
         kv,
         indices,
-        out=out.data,
-        out_scale=out.scale,
+        out=out_fp8,
+        out_scale=out_sf,
         lse=lse,
         max_logits=max_logits,
         q_layout=q_layout,
@@ -213,4 +243,4 @@ def fused_norm_rope_attn_rope_cast_fwd(
         attn_sink=attn_sink,
         live_heads=live_heads,
     )
-    return [out.data, out.scale, max_logits, lse]
+    return [out_fp8, out_sf, max_logits, lse]

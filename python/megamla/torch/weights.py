@@ -11,9 +11,9 @@ from typing import List
 import torch
 
 from ._checks import expect
-from ._registry import composite, op
+from ._registry import composite
 
-_permute = op("permute_weights")
+_permute = torch.ops.megamla.permute_weights
 
 
 @composite()
