@@ -98,29 +98,29 @@ struct Producer {
     fetch_half<1>(from, valid, ring);
   }
 
-  // Half of the dims of Q. The 8 lanes of a shared-memory phase write one chunk of 8 heads, which the swizzle spreads
-  // over all banks; a warp reads 32 bytes of 16 heads.
+  // Half of the dims of Q. A warp reads 32 bytes of 16 heads. 8 lanes read 32 bytes of every other of 8 heads, whole
+  // sectors of the L2, which the swizzle spreads over all banks.
+  __device__ __forceinline__ int query_head() const { return lane / 16 * 8 + lane % 8 / 2 * 2 + lane / 8 % 2; }
   __device__ __forceinline__ void fetch_query_half(const uint16_t* from, int64_t chunk_stride, uint32_t place,
                                                    bool live, int half) const {
-    const int chunk = lane / 8 % 2;
 #pragma unroll
     for (int i = 0; i < kBlocks / kHalves; ++i) {
       const int block = i / kHalfBlocks * kBlocks / 2 + i % kHalfBlocks;
       const uint16_t* dims = from + block * 4 * chunk_stride;
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
-        ptx::copy_16_async(chunk_address(place + block * kBlockBytes, lane % 8, k * 2 + chunk), dims, live);
+        ptx::copy_16_async(chunk_address(place + block * kBlockBytes, query_head() % 8, k * 2 + lane % 2), dims, live);
         dims += chunk_stride;
       }
     }
     ptx::arrive_after_copies(&shared.q_full[half]);
   }
   __device__ __forceinline__ void fetch_query(const Row& row, uint32_t parity) const {
-    const int head = warp * 16 + lane % 8 + lane / 16 * 8;
+    const int head = warp * 16 + query_head();
     const bool live = row.first_head + head < p.live_heads;
     const QueryStrides strides(p);
     const uint16_t* from =
-        p.q + row.token * p.q_token_stride + (live ? row.first_head + head : 0) * strides.head + lane / 8 % 2 * 8;
+        p.q + row.token * p.q_token_stride + (live ? row.first_head + head : 0) * strides.head + lane % 2 * 8;
     uint32_t place = ptx::shared_address(shared.q) + head * kRowBytes;
     ptx::mbarrier_wait(&shared.q_empty, parity ^ 1);
 #pragma unroll 1

@@ -169,11 +169,15 @@ struct Scores {
         const uint32_t to = p_row + stage * static_cast<uint32_t>(sizeof shared.p[0]);
         store_probabilities<0>(logits, to, s);
         store_probabilities<8>(logits, to, s);
+        ptx::fence_async_proxy();
+        ptx::mbarrier_arrive(&shared.p_full[stage]);
         store_probabilities<16>(logits, to, s);
         store_probabilities<24>(logits, to, s);
         ptx::fence_async_proxy();
+      } else {
+        ptx::mbarrier_arrive(&shared.p_full[stage]);
       }
-      ptx::mbarrier_arrive(&shared.p_full[stage]);
+      ptx::mbarrier_arrive(&shared.second_p_full[stage]);
       ring.advance();
       half = 0;
     }

@@ -11,6 +11,7 @@ struct Shared : SharedTiles<kTileHeads, 2> {
 
   // Producers -> scores; scores -> producers.
   uint64_t q_full[kHalves];
+  uint64_t second_p_full[kStages];  // of the second half of a tile's keys; p_full: of the first
   uint64_t q_empty;
   // What the accumulators of a thread's two heads are multiplied by before a tile; by warps of 16 heads, whether by 1.
   int rescale[kStages][kTileHeads / 16];
@@ -20,6 +21,7 @@ struct Shared : SharedTiles<kTileHeads, 2> {
 
   __device__ __forceinline__ void init_barriers() {
     SharedTiles::init_barriers();
+    for (uint64_t& full : second_p_full) ptx::mbarrier_init(&full, kScoreThreads);
     for (uint64_t& full : q_full) ptx::mbarrier_init(&full, kProducerThreads);
     ptx::mbarrier_init(&q_empty, kScoreThreads);
   }

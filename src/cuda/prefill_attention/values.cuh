@@ -31,21 +31,20 @@ struct Values {
     if (ptx::lane_id() == 0) ptx::mbarrier_arrive(&shared.keys_empty[ring.stage][half]);
   }
 
-  // One half of the dims. A row's first tile overwrites what the accumulators have.
-  template <int kHalf>
-  __device__ __forceinline__ void half(float (&o)[kAccumulators], const ptx::Descriptor& probabilities,
-                                       const ptx::Descriptor& v, bool first) const {
+  // Steps of one half of the dims. A row's first tile overwrites what the accumulators have.
+  template <int kHalf, int kBegin, int kEnd>
+  __device__ __forceinline__ void steps(float (&o)[kAccumulators], const ptx::Descriptor& probabilities,
+                                        const ptx::Descriptor& v, bool first) const {
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
+    for (int step = kBegin; step < kEnd; ++step) {
       ptx::wgmma_m64n128k16_mn<kHalf * 64>(o, probabilities.at(step * kStepKeys * 2),
                                            v.at(step * kStepKeys * kRowBytes + kHalf * kHalfBytes),
                                            step > 0 || !first ? 1 : 0);
     }
-    ptx::wgmma_commit();
   }
 
   __device__ __forceinline__ void tile(float (&o)[kAccumulators], bool first, bool nothing_to_do) {
-    ptx::mbarrier_wait(&shared.p_full[ring.stage], ring.parity);
+    ptx::mbarrier_wait_closely(&shared.p_full[ring.stage], ring.parity);
     ptx::fence_async_proxy();  // the producers' copies
     if (!first && !nothing_to_do && __any_sync(~0u, shared.rescale[ring.stage][warp] != 0)) {
       const float2 alpha = shared.alpha[ring.stage][warp * 8 + ptx::lane_id() / 4];
@@ -57,8 +56,13 @@ struct Values {
                             kBlockBytes, 8 * kRowBytes);
     ptx::pin(o);
     ptx::wgmma_fence();
-    half<0>(o, probabilities, v, first);
-    half<1>(o, probabilities, v, first);
+    steps<0, 0, kSteps / 2>(o, probabilities, v, first);
+    ptx::mbarrier_wait_closely(&shared.second_p_full[ring.stage], ring.parity);
+    ptx::wgmma_fence();
+    steps<0, kSteps / 2, kSteps>(o, probabilities, v, first);
+    ptx::wgmma_commit();
+    steps<1, 0, kSteps>(o, probabilities, v, first);
+    ptx::wgmma_commit();
     release<1>(0);
     release<0>(1);
     ptx::pin(o);
@@ -67,7 +71,7 @@ struct Values {
 
   __device__ __forceinline__ void finish(const Row& row, bool any_keys, int slot, uint32_t parity,
                                          float (&o)[kAccumulators]) const {
-    ptx::mbarrier_wait(&shared.row_full, parity);
+    ptx::mbarrier_wait_closely(&shared.row_full, parity);
     if (!idle(p, row, warp)) {
       const int c = ptx::lane_id() % 4;
       if (warpgroup == 1 && any_keys && shared.rotated[slot] != 0) rotate_back(o, shared.cos_sin[slot], c);

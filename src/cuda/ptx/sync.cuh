@@ -47,6 +47,18 @@ __device__ __forceinline__ void mbarrier_wait(uint64_t* barrier, uint32_t parity
   while (!mbarrier_try_wait(barrier, parity)) {
   }
 }
+// The same as a loop of two instructions, where the compiler would repeat what the address is made of.
+__device__ __forceinline__ void mbarrier_wait_closely(uint64_t* barrier, uint32_t parity) {
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
+      "@p bra done;\n"
+      "bra again;\n"
+      "done:\n}\n" ::"r"(shared_address(barrier)),
+      "r"(parity)
+      : "memory");
+}
 
 // Ordinary shared-memory writes of this thread become visible to the tensor cores.
 __device__ __forceinline__ void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }

@@ -24,7 +24,7 @@ struct Values {
   }
 
   __device__ __forceinline__ void tile(Accumulators& o, bool first) {
-    ptx::mbarrier_wait(&shared.p_full[ring.stage], ring.parity);
+    ptx::mbarrier_wait_closely(&shared.p_full[ring.stage], ring.parity);
     ptx::fence_async_proxy();  // the producers' copies
     if (!first && shared.rescale[ring.stage] != 0) {
 #pragma unroll
@@ -77,7 +77,7 @@ struct Values {
       }
 #pragma unroll 1
       for (int begin = 0; begin < length; begin += kTileKeys) tile(o, begin == 0);
-      ptx::mbarrier_wait(&shared.row_full, index & 1);
+      ptx::mbarrier_wait_closely(&shared.row_full, index & 1);
       const bool rotated = length > 0 && shared.rotated[index & 1] != 0;
       store_row(p, shared, part, row.token, rotated ? shared.cos_sin[index & 1] : nullptr, o);
       ptx::mbarrier_arrive(&shared.row_empty);
