@@ -66,7 +66,6 @@ struct TopkToSlots {
 template <bool kWarpEach>
 __global__ void __launch_bounds__(kMaxThreads) topk_to_slots_rows(const TopkToSlots a) {
   __shared__ int of_warp[2][kMaxThreads / kLanes];  // in turn, so that a row waits for no reader of the one before
-  ptx::let_next_begin();
   const Share<kWarpEach> share;
   const int lane = share.thread % kLanes;
   int turn = 0;
@@ -103,6 +102,7 @@ __global__ void __launch_bounds__(kMaxThreads) topk_to_slots_rows(const TopkToSl
     if (lane == 0) a.lens[token] = count;
   }
   ptx::wait_for_previous();  // a warp without a row
+  ptx::let_next_begin();
 }
 
 struct CombineTopkSwa {
@@ -142,7 +142,6 @@ struct CombinedColumns {
 
 template <bool kWarpEach>
 __global__ void __launch_bounds__(kMaxThreads) combine_topk_swa_rows(const CombineTopkSwa a) {
-  ptx::let_next_begin();
   const Share<kWarpEach> share;
   for (int64_t row = share.first; row < a.rows; row += share.step) {
     const Places likely = guess(a.batch, a.gather_lens, row);
@@ -170,6 +169,7 @@ __global__ void __launch_bounds__(kMaxThreads) combine_topk_swa_rows(const Combi
     if (share.thread == 0) a.lens[row] = static_cast<int32_t>(combined.length());
   }
   ptx::wait_for_previous();  // a warp without a row
+  ptx::let_next_begin();
 }
 
 struct SwaMetadata {
@@ -228,7 +228,6 @@ __device__ void describe_token(const SwaMetadata& a, const Places& likely, int64
 
 // First the tokens, a warp each, then the prefill requests, a thread each.
 __global__ void __launch_bounds__(kThreads) swa_metadata_items(const SwaMetadata a) {
-  ptx::let_next_begin();
   const int64_t tokens = max(a.tokens, a.listed_tokens);
   const int64_t token_blocks = (tokens + kWarps - 1) / kWarps;
   const int64_t prefill_blocks = (a.prefills + kThreads - 1) / kThreads;
@@ -244,6 +243,7 @@ __global__ void __launch_bounds__(kThreads) swa_metadata_items(const SwaMetadata
         a.prefill_gather_lens[i] = plan::prefill_gather_len(a.batch.lists.query(a.num_decodes + i), a.rule.window);
     }
   }
+  ptx::let_next_begin();
 }
 
 }  // namespace

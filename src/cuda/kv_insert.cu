@@ -138,13 +138,12 @@ __device__ void rotate(const InsertArgs& a, int64_t table_row, int q, Floats<kDi
 
 // --- few rows ---
 
-constexpr int64_t kFewRows = 8192;
+constexpr int64_t kFewRows = 2048;
 constexpr int kQuadDims = 4;
 constexpr int kRowThreads = format::kHeadDim / kQuadDims;
 
 template <class Record>
 __global__ void __launch_bounds__(kRowThreads) insert_row_by_block(const InsertArgs a) {
-  ptx::let_next_begin();
   const auto p = static_cast<int>(threadIdx.x);
   const int q = p - format::kNopeDim / kQuadDims;  // of the rotated dims; negative: another dim
   const int64_t row = blockIdx.x;
@@ -162,6 +161,7 @@ __global__ void __launch_bounds__(kRowThreads) insert_row_by_block(const InsertA
   constexpr bool kKeepsRotated = std::is_same_v<Record, format::Fp8_584>;
   store_codes<kQuadDims>(Record{}, part, p, to.bytes, !kKeepsRotated || q < 0);
   if (kKeepsRotated && q >= 0) store_bf16(part, q, to.bytes);
+  ptx::let_next_begin();  // earlier, blocks of many kernels to come would wait beside these
 }
 
 // --- many rows ---
@@ -169,6 +169,7 @@ __global__ void __launch_bounds__(kRowThreads) insert_row_by_block(const InsertA
 constexpr int kWarps = 4;  // of a block
 constexpr int kBlocksPerSm = 6;
 constexpr int kRows = 8;  // of a warp at once
+constexpr int kHalf = kRows / 2;
 static_assert(kRows * kRopeParts == kLanes);
 
 struct WarpShared {
@@ -177,19 +178,23 @@ struct WarpShared {
   uint64_t arrived;  // a phase for every kRows rows
 };
 
-// Asks for a row, by all lanes. Rows that begin anywhere are there afterwards, others when the barrier says so.
-__device__ void request_row(const InsertArgs& a, int64_t row, WarpShared& shared, int r) {
+// Asks for rows begin .. end - 1 of eight, at most kHalf, by all lanes; `latent`: lane r's row r. Rows that begin
+// anywhere are there afterwards, others when the barrier says so.
+__device__ void request_rows(const InsertArgs& a, const uint16_t* latent, int begin, int end, WarpShared& shared) {
   const auto lane = static_cast<int>(threadIdx.x) % kLanes;
-  const uint16_t* from = a.latent + row * a.latent_stride;
   if (a.latent_aligned) {
-    if (lane == 0) ptx::copy_bulk_async(shared.latent[r], from, kRowBytes, &shared.arrived);
+    if (lane >= begin && lane < end) ptx::copy_bulk_async(shared.latent[lane], latent, kRowBytes, &shared.arrived);
     return;
   }
 #pragma unroll 1
-  for (int c = lane; c < kRowBytes / 16; c += kLanes) {
-    uint32_t words[4];
-    load_run<16>(from + 8 * c, false, words);
-    shared.latent[r][c] = {words[0], words[1], words[2], words[3]};
+  for (int r = begin; r < end; ++r) {
+    const auto from = reinterpret_cast<const uint16_t*>(__shfl_sync(kFullWarp, reinterpret_cast<uint64_t>(latent), r));
+#pragma unroll 1
+    for (int c = lane; c < kRowBytes / 16; c += kLanes) {
+      uint32_t words[4];
+      load_run<16>(from + 8 * c, false, words);
+      shared.latent[r][c] = {words[0], words[1], words[2], words[3]};
+    }
   }
 }
 
@@ -221,6 +226,7 @@ __global__ void __launch_bounds__(kWarps* kLanes, kBlocksPerSm)
   const auto place_of = [&](int64_t row) {
     return lane < rows_from(row) ? Place{a.slots[row + lane], position_of(a, row + lane)} : Place{};
   };
+  const auto latent_of = [&](int64_t row) { return a.latent + (row + lane % kRows) * a.latent_stride; };
   const auto expect = [&](int rows) {
     if (a.latent_aligned && lane == 0 && rows > 0) ptx::mbarrier_arrive_and_expect(&shared.arrived, rows * kRowBytes);
   };
@@ -233,14 +239,14 @@ __global__ void __launch_bounds__(kWarps* kLanes, kBlocksPerSm)
 
   int rows = rows_from(first);
   expect(rows);
-#pragma unroll 1
-  for (int r = 0; r < rows; ++r) request_row(a, first + r, shared, r);
+  request_rows(a, latent_of(first), 0, rows, shared);
   Place place = place_of(first);
   for (uint32_t turn = 0; rows > 0; turn ^= 1U) {
     const Target target = find_target(a, place.slot, place.position);
     const unsigned refused = __ballot_sync(kFullWarp, target.refused);
     if (refused != 0 && a.skipped != nullptr && lane == 0) atomicAdd(a.skipped, __popc(refused));
     if (lane < kRows) shared.to[lane] = target.bytes;
+    const unsigned written = __ballot_sync(kFullWarp, target.bytes.data != nullptr);
     const int64_t table_row = __shfl_sync(kFullWarp, target.table_row, rope_row);
     const int64_t next = first + kRows;
     const int next_rows = rows_from(next);
@@ -259,13 +265,17 @@ __global__ void __launch_bounds__(kWarps* kLanes, kBlocksPerSm)
       store_codes<kPartDims>(Record{}, rope, kNopeParts + rope_part, rope_to, rope_to.data != nullptr);
     }
 
+    const uint16_t* next_latent = latent_of(next);
 #pragma unroll 1
-    for (int r = 0; r < rows; ++r) {
-      const format::SlotBytes<uint8_t> to = shared.to[r];
-      const BitsPart part = part_of(shared.latent[r], lane);
+    for (int half = 0; half < rows; half += kHalf) {
+#pragma unroll 2
+      for (int r = half; r < min(half + kHalf, rows); ++r) {
+        const format::SlotBytes<uint8_t> to = shared.to[r];
+        store_codes<kPartDims>(Record{}, part_of(shared.latent[r], lane), lane, to,
+                               (written >> r & 1U) != 0 && lane < kNopeParts);
+      }
       __syncwarp();
-      if (r < next_rows) request_row(a, next + r, shared, r);
-      store_codes<kPartDims>(Record{}, part, lane, to, to.data != nullptr && lane < kNopeParts);
+      request_rows(a, next_latent, half, min(half + kHalf, next_rows), shared);
     }
     __syncwarp();
     first = next;
@@ -298,7 +308,7 @@ Status kv_insert(const megamla_kv_insert_params& p, const megamla_exec& exec) {
   return format::with_record(static_cast<megamla_kv_format>(p.cache.format), [&](auto record) {
     using Record = decltype(record);
     if (a.rows <= kFewRows)
-      return launch("kv_insert", {a.rows, kRowThreads}, exec.stream, insert_row_by_block<Record>, a);
+      return launch("kv_insert", overlapping({a.rows, kRowThreads}), exec.stream, insert_row_by_block<Record>, a);
     // As many warps as run at once, with as many rows each.
     const int64_t warps = int64_t{kWarps} * kBlocksPerSm * multiprocessors(p.cache.cuda_device);
     const int64_t rows_each = (a.rows + warps - 1) / warps;

@@ -160,6 +160,30 @@ __device__ inline uint32_t f16x2_min(uint32_t a, uint32_t b) {
   asm("min.f16x2 %0, %1, %2;" : "=r"(smaller) : "r"(a), "r"(b));
   return smaller;
 }
+__device__ inline uint32_t f16x2_max(uint32_t a, uint32_t b) {
+  uint32_t larger;
+  asm("max.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+  return larger;
+}
+__device__ inline uint32_t f16x2_fma(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t sum;
+  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(a), "r"(b), "r"(c));
+  return sum;
+}
+
+// fp16 that are not negative, rounded to the nearest even of those with one bit of mantissa, and to multiples of 2^-15
+// below 2^-14; at most 6 * 2^-14, NaN too. 512 times the power of two below a value, and 2^-5 at least, has that many
+// halves of the power as a unit in the last place, so that adding it rounds.
+__device__ inline uint32_t round_e2m1(uint32_t q) {
+  constexpr uint32_t kSix = 0x0e000e00U;
+  constexpr uint32_t kOne = 0x04000400U;  // 2^-14
+  constexpr uint32_t kExponent = 0x7c007c00U;
+  constexpr uint32_t k512 = 0x60006000U;
+  constexpr uint32_t kMinus512 = 0xe000e000U;
+  const uint32_t x = f16x2_min(q, kSix);
+  const uint32_t power = f16x2_max(x, kOne) & kExponent;
+  return f16x2_fma(power, kMinus512, f16x2_fma(power, k512, x));
+}
 
 // format::e4m3_to_float of a code that is no NaN.
 __device__ inline float e4m3_value(uint8_t code) {
@@ -178,33 +202,31 @@ __device__ inline float e2m1_factor(uint8_t scale) {
   return factor * 0x1p-14F;
 }
 
-// bf16 values, two at a time: |x| / d, times 2^-14, as fp16 has the code in bits 9 to 11, with exponent and mantissa as
-// e2m1 has them; rounding to the nearest even code is rounding at bit 9. That fp16 lies on the same side of every
-// midpoint t as the exact quotient: where |x| is not t * d, which has at most 7 significant bits, the two differ by a
-// unit of bf16 at least, so |x| / d and t by t * 2^-8, and that is a unit of this fp16 or more (2^-10 below 2, 2^-9
-// below 4, 2^-8 below 8). Where |x| is t * d the error of the factor is rounded away.
+// bf16 values, two at a time: |x| / d, times 2^-14, as fp16, which round_e2m1 rounds to a code's value: exponent and
+// mantissa as e2m1 has them, in bits 9 to 11. That fp16 lies on the same side of every midpoint t as the exact
+// quotient: where |x| is not t * d, which has at most 7 significant bits, the two differ by a unit of bf16 at least, so
+// |x| / d and t by t * 2^-8, and that is a unit of this fp16 or more (2^-10 below 2, 2^-9 below 4, 2^-8 below 8). Where
+// |x| is t * d the error of the factor is rounded away.
 template <int kLanes>
 __device__ inline E2m1Codes<kPartDims> encode_e2m1(const BitsPart& part) {
-  static_assert(kLanes == 1);             // a part is a group
-  constexpr uint32_t kSix = 0x0e000e00U;  // the largest code, NaN's too
-  constexpr uint32_t kCode = 0x0e000e00U;
+  static_assert(kLanes == 1);  // a part is a group
   constexpr uint32_t kSign = 0x80008000U;
   const uint8_t scale = nvfp4_scale_code(amax(part));
   const float factor = e2m1_factor(scale);
+  uint32_t nibbles[kPartDims / 2];  // bits 12 to 15 and 28 to 31: the codes of a pair
+#pragma unroll
+  for (int i = 0; i < kPartDims / 2; ++i) {
+    const uint32_t pair = part.pairs[i];
+    const uint32_t q = to_f16x2(fabsf(bf16x2_low(pair)) * factor, fabsf(bf16x2_high(pair)) * factor);
+    nibbles[i] = round_e2m1(q) * 8U | (pair & kSign);
+  }
   uint32_t words[2];
 #pragma unroll
   for (int w = 0; w < 2; ++w) {
-    uint32_t bytes[4];  // in the highest byte: the codes of a pair
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const uint32_t pair = part.pairs[4 * w + i];
-      const uint32_t q = to_f16x2(fabsf(bf16x2_low(pair)) * factor, fabsf(bf16x2_high(pair)) * factor);
-      const uint32_t odd = (q >> 9) & 0x00010001U;
-      const uint32_t code = (f16x2_min(q, kSix) + 0x00ff00ffU + odd) & kCode;
-      // Bits 9-11 and 15 go to 24-27, bits 25-27 and 31 to 28-31.
-      bytes[i] = code * 0x8008U + (pair & kSign) * 0x1001U;
-    }
-    words[w] = __byte_perm(__byte_perm(bytes[0], bytes[1], 0x0073), __byte_perm(bytes[2], bytes[3], 0x0073), 0x5410);
+    // The upper bytes of four halves, each with a code in its upper half; then two of them in every second byte.
+    const uint32_t low = __byte_perm(nibbles[4 * w], nibbles[4 * w + 1], 0x7531) * 0x11U;
+    const uint32_t high = __byte_perm(nibbles[4 * w + 2], nibbles[4 * w + 3], 0x7531) * 0x11U;
+    words[w] = __byte_perm(low, high, 0x7531);
   }
   return {{words[0], words[1]}, scale};
 }
