@@ -174,6 +174,16 @@ TEST(DecodeShares, EveryCrewHasAStep) {
   EXPECT_EQ(decode_shares({1, 40, false}, pairs).blocks, 8);
 }
 
+TEST(DecodeShares, FullySharedRowsAreResidentWithAStepForEveryCrew) {
+  EXPECT_TRUE(fully_shared({2, 40, false}, kShareDevice));
+  EXPECT_TRUE(fully_shared({22, 40, false}, kShareDevice));
+  EXPECT_FALSE(fully_shared({23, 40, false}, kShareDevice));
+  EXPECT_FALSE(fully_shared({2, 65, false}, kShareDevice));
+  EXPECT_TRUE(fully_shared({132, 8, false}, kShareDevice));
+  EXPECT_FALSE(fully_shared({133, 8, false}, kShareDevice));
+  EXPECT_FALSE(fully_shared({2, 40, true}, kShareDevice));
+}
+
 TEST(DecodeShares, BatchInvariantRowsAreCutByTheirKeysAlone) {
   for (const int64_t steps : {0, 1, 8, 40, 300}) {
     const DecodeShares alone = decode_shares({1, steps, true}, kShareDevice);

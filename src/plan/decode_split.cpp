@@ -77,6 +77,11 @@ int most_shares(const ShareStep& step, const ShareDevice& device) {
 
 }  // namespace
 
+bool fully_shared(const ShareStep& step, const ShareDevice& device) {
+  if (step.batch_invariant || step.items > device.sms) return false;
+  return int64_t{most_shares(step, device)} * (kSmWarps / device.crew_warps) >= step.row_steps;
+}
+
 DecodeShares decode_shares(const ShareStep& step, const ShareDevice& device) {
   if (step.batch_invariant) {
     const int64_t crews = kSmWarps / 2 / device.crew_warps;

@@ -76,6 +76,8 @@ struct DecodeShares {
   int blocks;  // of a row
   int warps;   // of a block
 };
+// Whether so many rows are as fast as rows can be: all at once, with no more than a step for every crew.
+bool fully_shared(const ShareStep& step, const ShareDevice& device);
 // In batch-invariant mode a function of row_steps alone.
 DecodeShares decode_shares(const ShareStep& step, const ShareDevice& device);
 

@@ -77,6 +77,11 @@ struct Block {
     float logits[kEights][4] = {};
     const Scores<First, Second, kEights> scores{me, ptx::shared_address(&shared.query)};
     scores.run(Record{}, raw, arena(), logits);
+    typename Values<First, Second, kEights>::Ahead ahead;
+    if constexpr (kE2m1) {
+      __syncwarp();  // what was widened is there
+      values.load_ahead(arena(), ahead);
+    }
     if constexpr (kEights == 2) {
       const uint32_t mine = arena() + A::kExchange;
       exchange_halves<kEights>(me, mine, me.half == 0 ? mine + A::kBytes : mine - A::kBytes, turn, logits);
@@ -96,8 +101,7 @@ struct Block {
     // Rotated dims of fp8_584 take bf16 probabilities, which hold 1 exactly and have half the rounding error below it:
     // the first maxima are followed exactly, as a few keys decide a row that has no more.
     soften<kEights>(logits, A::kRopeBf16 && turn < 2 ? 0 : kMaximumSlack, turn == 0, running, o, b);
-    if (kE2m1) __syncwarp();  // what scores widened is there
-    values.run(Record{}, raw, arena(), b);
+    values.run(Record{}, raw, arena(), ahead, b);
   }
 
   __device__ __forceinline__ void run() const {
@@ -252,13 +256,24 @@ cudaError_t share_device(const Variant& variant, plan::ShareDevice* device) {
 
 cudaError_t launch(DecodeParams params, megamla_kv_format window, megamla_kv_format compressed, bool batch_invariant,
                    cudaStream_t stream) {
-  const int head_tile = (params.live_heads + (1 << params.head_tiles_log) - 1) >> params.head_tiles_log;
-  const Variant variant = head_tile <= 8 ? variant_of<1>(window, compressed) : variant_of<2>(window, compressed);
-  plan::ShareDevice device{};
-  const cudaError_t error = share_device(variant, &device);
-  if (error != cudaSuccess) return error;
   const auto steps = [](int width) { return (width + kStepKeys - 1) / kStepKeys; };
   const int row_steps = steps(params.keys[0].width) + steps(params.keys[1].width);
+  Variant variant = variant_of<1>(window, compressed);
+  plan::ShareDevice device{};
+  cudaError_t error = share_device(variant, &device);
+  if (error != cudaSuccess) return error;
+  const int head_tile = (params.live_heads + (1 << params.head_tiles_log) - 1) >> params.head_tiles_log;
+  if (head_tile > 8) {
+    // Few tokens: eight heads at a time have twice as many crews.
+    if (plan::fully_shared({2 * int64_t{params.items}, row_steps, batch_invariant}, device)) {
+      params.items *= 2;
+      ++params.head_tiles_log;
+    } else {
+      variant = variant_of<2>(window, compressed);
+      error = share_device(variant, &device);
+      if (error != cudaSuccess) return error;
+    }
+  }
   plan::DecodeShares shares = plan::decode_shares({params.items, row_steps, batch_invariant}, device);
 #if defined(MEGAMLA_TUNE)  // for sweeps on a device
   if (const char* blocks = std::getenv("MEGAMLA_FEW_HEADS_BLOCKS")) shares.blocks = std::atoi(blocks);

@@ -82,7 +82,7 @@ struct Scores {
     Logits other = {};
     // The next piece is asked for before stores, which loads do not pass.
     Piece next = load_piece(row, scales, me.c, 0);
-#pragma unroll 2
+#pragma unroll
     for (int i = 0; i < R::kLanePieces; ++i) {
       const Piece piece = next;
       uint4 b[4][kEights];

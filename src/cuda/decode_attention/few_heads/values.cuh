@@ -89,14 +89,32 @@ struct Values {
     __syncwarp();
   }
 
+  // The first fragments of values, which need not wait for the probabilities.
+  static constexpr int kAhead = 8;
+  using Ahead = ptx::FragmentA[kAhead];
+  // The other order of matrices: dims are rows now.
+  __device__ __forceinline__ uint32_t fragment_row(uint32_t wide) const {
+    return wide + (me.lane % 8 + me.lane / 16 * 8 + (me.lane / 8 & 1) * 16) * 16;
+  }
+  __device__ __forceinline__ void load_ahead(uint32_t wide, Ahead& ahead) const {
+    const uint32_t row = fragment_row(wide);
+#pragma unroll
+    for (int t = 0; t < kAhead; ++t) ptx::load_matrices_transposed(row + t * kFragmentBytes, ahead[t]);
+  }
+
   // b: probabilities of keys 2c, 2c + 1 and 2c + 8, 2c + 9.
-  __device__ __forceinline__ void run(format::Nvfp4_288, uint32_t, uint32_t wide, const uint2 (&b)[kEights]) const {
-    // The other order of matrices: dims are rows now.
-    const uint32_t row = wide + (me.lane % 8 + me.lane / 16 * 8 + (me.lane / 8 & 1) * 16) * 16;
+  __device__ __forceinline__ void run(format::Nvfp4_288, uint32_t, uint32_t wide, const Ahead& ahead,
+                                      const uint2 (&b)[kEights]) const {
+    const uint32_t row = fragment_row(wide);
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
       ptx::FragmentA a;
-      ptx::load_matrices_transposed(row + t * kFragmentBytes, a);
+      if (t < kAhead) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) a[i] = ahead[t][i];
+      } else {
+        ptx::load_matrices_transposed(row + t * kFragmentBytes, a);
+      }
 #pragma unroll
       for (int e = 0; e < kEights; ++e) ptx::mma_f16(o[e][t], a, b[e].x, b[e].y);
     }
@@ -146,7 +164,8 @@ struct Values {
     return raw + R::place(me.lane % 8 + me.lane / 16 * 8, me.lane / 8 & 1);
   }
 
-  __device__ __forceinline__ void run(format::Fp8_528, uint32_t raw, uint32_t, const uint2 (&b)[kEights]) const {
+  __device__ __forceinline__ void run(format::Fp8_528, uint32_t raw, uint32_t, const Ahead&,
+                                      const uint2 (&b)[kEights]) const {
     using R = Raw<format::Fp8_528, kEights>;
     constexpr int kWords = 4 / kEights;  // of a key's scales
     const uint32_t scales = raw + R::kScales;
@@ -172,7 +191,8 @@ struct Values {
     }
   }
 
-  __device__ __forceinline__ void run(format::Fp8_584, uint32_t raw, uint32_t, const uint2 (&b)[kEights]) const {
+  __device__ __forceinline__ void run(format::Fp8_584, uint32_t raw, uint32_t, const Ahead&,
+                                      const uint2 (&b)[kEights]) const {
     using R = Raw<format::Fp8_584, kEights>;
     const uint32_t scales = raw + R::kScales;
     uint2 all = ptx::load_shared_2(scales + me.lane % 16 * 8);
