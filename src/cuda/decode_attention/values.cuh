@@ -20,12 +20,13 @@ struct Values {
   __device__ Values(const DecodeParams& params, Shared& s, int t)
       : p(params), shared(s), thread(t), warpgroup(__shfl_sync(~0u, t / 128, 0)) {}
 
-  __device__ __forceinline__ void tile(float (&o)[kAccumulators]) {
+  // The row's first tile does not care what the accumulators are.
+  __device__ __forceinline__ void tile(float (&o)[kAccumulators], bool first) {
     ptx::mbarrier_wait(&shared.barriers.p_full[ring.stage()], ring.parity());
     if (kReadersFence) ptx::fence_async_proxy();
     trace(Trace::kTaken);
     const float alpha[2] = {shared.alpha[ring.stage()][head()], shared.alpha[ring.stage()][head() + 8]};
-    if (__any_sync(~0u, alpha[0] != 1 || alpha[1] != 1)) {
+    if (!first && __any_sync(~0u, alpha[0] != 1 || alpha[1] != 1)) {
 #pragma unroll
       for (int i = 0; i < kAccumulators; ++i) o[i] *= alpha[i / 2 % 2];
     }
@@ -37,12 +38,13 @@ struct Values {
     // The stage is given back as it is done with, 128 dims after 128.
 #pragma unroll
     for (int step = 0; step < kTileKeys / 16; ++step) {
-      ptx::wgmma_m64n128k16_mn<0>(o, probabilities.at(step * 32), v.at(step * 16 * kRowBytes));
+      ptx::wgmma_m64n128k16_mn<0>(o, probabilities.at(step * 32), v.at(step * 16 * kRowBytes), step > 0 || !first);
     }
     ptx::wgmma_commit();
 #pragma unroll
     for (int step = 0; step < kTileKeys / 16; ++step) {
-      ptx::wgmma_m64n128k16_mn<64>(o, probabilities.at(step * 32), v.at(step * 16 * kRowBytes + 2 * kBlockBytes));
+      ptx::wgmma_m64n128k16_mn<64>(o, probabilities.at(step * 32), v.at(step * 16 * kRowBytes + 2 * kBlockBytes),
+                                   step > 0 || !first);
     }
     ptx::wgmma_commit();
     uint64_t* empty = &shared.barriers.keys_empty[ring.stage()][warpgroup * 2];
@@ -382,11 +384,15 @@ struct Values {
       const Row& row = shared.rows[index % kRows];
       if (row.ranks > 1) ptx::cluster_arrive_plain();  // the scores role waits there, with what it published
       float o[kAccumulators];
+      if (tiles == 0) {
 #pragma unroll
-      for (int i = 0; i < kAccumulators; ++i) o[i] = 0;
+        for (int i = 0; i < kAccumulators; ++i) o[i] = 0;
+      } else {
+        ptx::leave_undefined(o);
+      }
       const bool rotated = p.cos_sin != nullptr && warpgroup == 1 && tiles > 0;
 #pragma unroll 1
-      for (; tiles > 0; --tiles) tile(o);
+      for (bool first = true; tiles > 0; --tiles, first = false) tile(o, first);
       if (rotated) rotate(o, ptx::shared_address(shared.rotation[index & 1]));
       ptx::forget(index), ptx::forget(thread);  // the row needs no registers meanwhile
       if (row.ranks > 1) {                      // the last one

@@ -32,6 +32,13 @@ __device__ __forceinline__ void pin(float (&d)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
+// Whatever the registers hold, without an instruction that would set them.
+template <int kCount>
+__device__ __forceinline__ void leave_undefined(float (&d)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "=f"(d[i]));
+}
+
 // d[64 x 64] (+)= a b^T, both K-major.
 __device__ __forceinline__ void wgmma_m64n64k16(float (&d)[32], uint64_t a, uint64_t b, int accumulate) {
   asm volatile(
