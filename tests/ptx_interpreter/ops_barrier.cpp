@@ -52,7 +52,7 @@ Mbarrier MbarrierPlace::read() const {
 Mbarrier MbarrierPlace::change(int64_t arrivals, int64_t bytes, bool drop) {
   const Mbarrier before = read();
   Mbarrier m = before;
-  if (arrivals > 0 && w_.races != nullptr) w_.races->arrive(w_, w_.races->at(*block_, offset_));
+  if ((arrivals > 0 || bytes < 0) && w_.races != nullptr) w_.races->arrive(w_, w_.races->at(*block_, offset_));
   m.pending -= arrivals;
   m.bytes += bytes;
   if (drop) m.expected -= arrivals;

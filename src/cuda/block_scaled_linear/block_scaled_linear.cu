@@ -193,11 +193,8 @@ Status block_scaled_linear(const Params& p, const megamla_exec& exec) {
   if (s.tokens == 0) return {};
   LinearArgs a = args_of(p, s);
   const bool fp8_x = p.input != MEGAMLA_LINEAR_IN_BF16;
-  if (takes_few_tokens(p, a)) {
-    const FewTokensChoice choice =
-        choose_few_tokens(a, few_tokens_variants(a.tokens, fp8_x), multiprocessors(p.x.cuda_device));
-    if (choice.variant != nullptr) return launch_few_tokens(a, choice, exec.stream);
-  }
+  const FewTokensChoice few = choose_few_tokens(p, a, multiprocessors(p.x.cuda_device));
+  if (few.variant != nullptr) return launch_few_tokens(a, few, exec.stream);
   const bool codes = multiplies_codes(p, a);
   const int weight_bytes = codes ? kCodes : p.weight_kind == MEGAMLA_LINEAR_WEIGHT_BF16 ? 2 : 1;
   const std::vector<Variant>* list = nullptr;

@@ -1,10 +1,11 @@
-// Up to 16 tokens: the time is that of reading the weights once. Each warp copies its own, a few stages ahead, to
-// its own part of shared memory; warps share nothing but the sums at the end.
+// Up to 16 tokens: the time is that of reading the weights once, and they lie one row after the other. Tiles
+// of 16 whole rows come with a few large copies, as many as shared memory holds; 16 warps share a tile's columns and
+// keep x of their own in registers.
 //
-// Tokens are the M of a warp's matrix multiply and eight weight rows its N. A lane's eight neighbouring codes of a row
-// are its k = 2t, 2t+1, 2t+8, 2t+9 of two steps, and so are its eight columns of x. Codes are multiplied as f16, exact;
-// each group's products are added to fp32 sums with the scales of row and token. x in bf16 is taken relative to the
-// largest of its group: f16 holds all bits of what is more than 2^-29 of it, and bits down to 2^-39 of it.
+// The 16 rows are the M of a warp's matrix multiply and 8 tokens its N. A lane's eight neighbouring codes of a row are
+// its k = 2t, 2t+1, 2t+8, 2t+9 of two steps, and so are its eight columns of x. Codes are multiplied as f16, exact;
+// each 32 columns' products are added to fp32 sums with the scale of the row. x is taken relative to the largest of the
+// token's columns that a warp has, and becomes f16: exact to 2^-39 of that one.
 #pragma once
 
 #include <cstdint>
@@ -25,300 +26,353 @@ __device__ inline float scale_value(uint32_t byte) {
   return fmaf(power, 0.0F, power);  // of infinity NaN
 }
 
-// x of a lane's token in a group: eight columns.
-template <bool kFp8X>
-struct TokenColumns;
+// What a block works on.
+struct FewTokensPlace {
+  int64_t group, first_row;  // of the group
+  int first, columns;        // of the block
+  uint32_t rank;             // in the cluster that shares the rows
 
-template <>
-struct TokenColumns<true> {
-  static constexpr int kBytes = 1;
-  uint2 codes;
-
-  __device__ void load(const uint8_t* from) { codes = __ldg(reinterpret_cast<const uint2*>(from)); }
-  // To four pairs of f16 and the factor that is left.
-  __device__ float widen(uint32_t scale, uint32_t (&pairs)[4]) const {
-    pairs[0] = ptx::low_e4m3_to_f16(codes.x);
-    pairs[1] = ptx::high_e4m3_to_f16(codes.x);
-    pairs[2] = ptx::low_e4m3_to_f16(codes.y);
-    pairs[3] = ptx::high_e4m3_to_f16(codes.y);
-    return scale_value(scale);
+  // Computed anew where it is asked for: nothing of it waits in registers while products are added.
+  __device__ explicit FewTokensPlace(const LinearArgs& a) {
+    uint32_t block = blockIdx.x;
+    ptx::forget(block);
+    const uint32_t tile = a.splits == 1 ? block : block / a.splits;
+    rank = block - tile * a.splits;
+    group = a.groups == 1 ? 0 : tile / a.group_row_tiles;
+    first_row = (tile - group * a.group_row_tiles) * kTileRows * a.few.tiles;
+    columns = a.few.columns;
+    first = static_cast<int>(rank) * columns;
+  }
+  __device__ const uint8_t* weights(const LinearArgs& a, int row) const {
+    return static_cast<const uint8_t*>(a.weight) + (group * a.out + first_row + row) * a.in + first;
+  }
+  __device__ const uint8_t* scales(const LinearArgs& a, int row) const {
+    return a.weight_scale + ((group * a.out + first_row + row) >> a.rows_per_scale_log2) * (a.in / 32) + first / 32;
   }
 };
 
-template <>
-struct TokenColumns<false> {
-  static constexpr int kBytes = 2;
-  uint4 values;
+class FewTokensShared {
+ public:
+  __device__ FewTokensShared(uint8_t* memory, const LinearArgs& a) : memory_(memory), a_(a) {}
+  __device__ uint64_t* full(int stage) const { return reinterpret_cast<uint64_t*>(memory_) + stage; }
+  __device__ uint64_t* empty(int stage) const { return full(a_.few.stages + stage); }
+  __device__ uint32_t factors(int warp) const {
+    return ptx::shared_address(memory_) + FewTokensLayout::kBarriers + warp * layout().factors;
+  }
+  __device__ float* sums() const {
+    return reinterpret_cast<float*>(memory_ + FewTokensLayout::kBarriers + kFewTokensWarps * layout().factors);
+  }
+  __device__ uint32_t stage(int stage) const {
+    return ptx::shared_address(memory_) + layout().first_stage + stage * layout().stage;
+  }
+  __device__ const FewTokensLayout& layout() const { return a_.few.layout; }
+  __device__ int stages() const { return a_.few.stages; }
 
-  __device__ void load(const uint8_t* from) { values = __ldg(reinterpret_cast<const uint4*>(from)); }
-  __device__ float widen(uint32_t, uint32_t (&pairs)[4]) const {
-    const uint32_t words[4] = {values.x, values.y, values.z, values.w};
-    float value[8];
+ private:
+  uint8_t* memory_;
+  const LinearArgs& a_;
+};
+
+// The first rows to L2, while the kernel before ends.
+__device__ inline void call_few_tokens_rows(const LinearArgs& a, const FewTokensPlace& p, int lane) {
+  const int rows = min(kTileRows * a.few.tiles, a.few.called_rows);
+  for (int row = lane; row < rows; row += 32) ptx::call_to_l2(p.weights(a, row), p.columns);
+}
+
+// Brings tiles first .. end as soon as their stages are free. Lanes of a warp take rows; scales come in one copy where
+// they lie side by side, else row by row.
+__device__ inline void bring_tiles(const LinearArgs& a, const FewTokensShared& shared, int lane, int first, int end) {
+  const FewTokensPlace p(a);
+  const FewTokensLayout& layout = shared.layout();
+  const int groups = p.columns / 32;
+  const bool block_scales = a.rows_per_scale_log2 != 0;
+  const int scale_copies = block_scales || a.splits == 1 ? 1 : kTileRows;
+  const int scale_bytes = !block_scales && a.splits == 1 ? kTileRows * groups : groups;
+  end = min(end, a.few.tiles);
+#pragma unroll 1
+  for (int tile = first; tile < end; ++tile) {
+    const int round = tile / shared.stages();
+    const int stage = tile - round * shared.stages();
+    uint64_t* full = shared.full(stage);
+    ptx::mbarrier_wait(shared.empty(stage), (round & 1) ^ 1);
+    if (lane == 0) ptx::mbarrier_expect(full, kTileRows * p.columns + scale_copies * scale_bytes);
+    __syncwarp();
+    const uint32_t to = shared.stage(stage);
+    const int row = lane % kTileRows;
+    if (lane < kTileRows) {
+      ptx::copy_bulk(to + row * layout.row_pitch, p.weights(a, kTileRows * tile + row), p.columns, full);
+    } else if (row < scale_copies) {
+      ptx::copy_bulk(to + layout.scales + row * groups, p.scales(a, kTileRows * tile + row), scale_bytes, full);
+    }
+  }
+}
+
+// x of a warp's columns: B fragments of f16, two steps of 16 columns a group; for each token a factor that is left.
+template <class Shape>
+class TokenFragments {
+  static constexpr int kHalves = Shape::kTokens / 8;
+  static constexpr int kGroups = Shape::kGroups;
+
+ public:
+  // `first`: a group of 32 columns.
+  __device__ void load(const LinearArgs& a, int64_t group, int first, int lane) {
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      // Tokens beyond the last repeat it; their sums go nowhere.
+      const int64_t token = min(int64_t{lane / 4 + 8 * half}, a.tokens - 1);
+      const int64_t at = token * a.x_token + group * a.x_group + first * 32 + lane % 4 * 8;
+      if constexpr (Shape::kFp8X) {
+        load_codes(a, static_cast<const uint8_t*>(a.x) + at,
+                   static_cast<const uint8_t*>(a.x_scale) + x_scale_of_token(a, token, group), first, half);
+      } else {
+        load_bf16(static_cast<const uint8_t*>(a.x) + 2 * at, half);
+      }
+    }
+  }
+  // Of columns 8t .. 8t+3 or (step 1) 8t+4 .. 8t+7.
+  __device__ void multiply(float (&d)[4], const ptx::FragmentA& weights, int group, int step, int half) const {
+    ptx::mma_f16(d, weights, pairs_[group][half][2 * step], pairs_[group][half][2 * step + 1]);
+  }
+  // Of tokens 2t and 2t + 1: lanes 8t and 8t + 4 have them.
+  __device__ float2 factors(int half, int lane) const {
+    return {__shfl_sync(kFullWarp, factors_[half], lane % 4 * 8),
+            __shfl_sync(kFullWarp, factors_[half], lane % 4 * 8 + 4)};
+  }
+
+ private:
+  __device__ void load_codes(const LinearArgs& a, const uint8_t* from, const uint8_t* scales, int first, int half) {
+    uint2 codes[kGroups];
+    uint32_t scale[kGroups];
+    uint32_t largest = 0;
+#pragma unroll
+    for (int i = 0; i < kGroups; ++i) {
+      codes[i] = __ldg(reinterpret_cast<const uint2*>(from + 32 * i));
+      scale[i] = __ldg(scales + x_scale_of_column(a, 32 * (first + i)));
+    }
+#pragma unroll
+    for (int i = 0; i < kGroups; ++i) largest = max(largest, scale[i]);
+      // Codes of the largest scale times 2^7: f16 then holds all bits of codes of scales down to 2^-22 of it.
+#pragma unroll
+    for (int i = 0; i < kGroups; ++i) {
+      const auto below = static_cast<int>(largest - scale[i]);
+      const uint32_t power = below <= 21 ? static_cast<uint32_t>(22 - below) << 10 : (1U << 10) >> min(below - 21, 11);
+      uint32_t(&to)[4] = pairs_[i][half];
+      to[0] = ptx::low_e4m3_to_f16(codes[i].x);
+      to[1] = ptx::high_e4m3_to_f16(codes[i].x);
+      to[2] = ptx::low_e4m3_to_f16(codes[i].y);
+      to[3] = ptx::high_e4m3_to_f16(codes[i].y);
+#pragma unroll
+      for (uint32_t& pair : to) pair = ptx::multiply_f16x2(pair, power | (power << 16));
+    }
+    factors_[half] = scale_value(largest) * 0x1p-7F;
+  }
+  __device__ void load_bf16(const uint8_t* from, int half) {
+    uint4 values[kGroups];
     float largest = 0;
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      value[i] = __uint_as_float(i % 2 == 0 ? words[i / 2] << 16 : words[i / 2] & 0xffff0000U);
-      largest = fmaxf(largest, fabsf(value[i]));
+    for (int i = 0; i < kGroups; ++i) values[i] = __ldg(reinterpret_cast<const uint4*>(from + 64 * i));
+#pragma unroll
+    for (int i = 0; i < kGroups; ++i) {
+      const uint32_t words[4] = {values[i].x, values[i].y, values[i].z, values[i].w};
+#pragma unroll
+      for (const uint32_t word : words) {
+        largest = fmaxf(largest, fmaxf(fabsf(bf16x2_low(word)), fabsf(bf16x2_high(word))));
+      }
     }
     largest = fmaxf(largest, __shfl_xor_sync(kFullWarp, largest, 1));
     largest = fmaxf(largest, __shfl_xor_sync(kFullWarp, largest, 2));
     // 2^up makes the largest's exponent 14; both factors are normal numbers.
     const int exponent = max(static_cast<int>(__float_as_uint(largest) >> 23), 15);
     const float up = __uint_as_float(static_cast<uint32_t>(127 + 127 + 14 - exponent) << 23);
-    const float factor = __uint_as_float(static_cast<uint32_t>(exponent - 14) << 23);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) pairs[i] = ptx::pack_f16(value[2 * i] * up, value[2 * i + 1] * up);
-    return factor;
-  }
-};
-
-// A warp's rows and columns.
-template <class Shape>
-class FewTokens {
-  static constexpr int kTiles = Shape::kTiles;
-  static constexpr int kRows = 8 * kTiles;
-  static constexpr int kHalves = Shape::kTokens / 8;
-  using Columns = TokenColumns<Shape::kFp8X>;
-
- public:
-  // `ring`: the warp's part of shared memory; then factors.
-  __device__ FewTokens(const LinearArgs& a, int64_t group, int64_t first_row, int first, int last, uint32_t ring)
-      : a_(a), ring_(ring), first_(first), last_(last), row_(group * a.out + first_row) {
-    lane_ = static_cast<int>(threadIdx.x) % 32;
-    weights_ = static_cast<const uint8_t*>(a.weight) + row_ * a.in + first * 32;
-  }
-
-  // The first columns of the warp's rows to L2, 128 bytes of a row at a time: lanes take rows in turn.
-  __device__ void call_weights(int bytes) const {
-    const uint8_t* from = weights_ + lane_ * a_.in;
-    const int end = min(bytes, (last_ - first_) * 32);
-    for (int at = 0; at < end; at += 128) {
+    for (int i = 0; i < kGroups; ++i) {
+      const uint32_t words[4] = {values[i].x, values[i].y, values[i].z, values[i].w};
 #pragma unroll
-      for (int row = 0; row < kRows; row += 32) {
-        if (row + lane_ < kRows) ptx::prefetch_l2(from + row * a_.in + at);
+      for (int k = 0; k < 4; ++k) {
+        pairs_[i][half][k] = ptx::pack_f16(bf16x2_low(words[k]) * up, bf16x2_high(words[k]) * up);
       }
     }
+    factors_[half] = __uint_as_float(static_cast<uint32_t>(exponent - 14) << 23);
   }
 
-  __device__ void begin(int64_t group) {
-    weights_ += lane_ / kRowGranules * a_.in + lane_ % kRowGranules * 16;
+  uint32_t pairs_[kGroups][kHalves][4];
+  float factors_[kHalves];
+};
+
+// A warp's part of the columns, of every tile or of every second, fourth ... The first warp brings the tiles, too: what
+// shared memory holds, and then another whenever all warps should be done with one.
+template <class Shape>
+__device__ inline void multiply_tiles(const LinearArgs& a, const FewTokensShared& shared, int warp, int lane) {
+  constexpr int kGroups = Shape::kGroups;
+  constexpr int kHalves = Shape::kTokens / 8;
+  constexpr int kChunk = kHalves == 1 ? kGroups : 2;  // groups whose codes are in registers at once
+  const FewTokensLayout& layout = shared.layout();
+  const int part = warp >> a.few.row_warps_log2;
+  const int row_warps = 1 << a.few.row_warps_log2;
+  const int row_warp = warp & (row_warps - 1);
+  if (warp == 0) bring_tiles(a, shared, lane, 0, shared.stages());
+  const FewTokensPlace p(a);
+  TokenFragments<Shape> x;
+  x.load(a, p.group, p.first / 32 + part * kGroups, lane);
+
+  float2 of_tokens[kHalves];
 #pragma unroll
-    for (int i = 0; i < Shape::kStages; ++i) copy_stage(i, first_ + i * kStageGroups);
+  for (int half = 0; half < kHalves; ++half) of_tokens[half] = x.factors(half, lane);
+
+  int stage = row_warp;
+  uint32_t parity = 0;
+#pragma unroll 1
+  for (int tile = row_warp; tile < a.few.tiles; tile += row_warps) {
+    if (warp == 0 && tile > 0) {
+      bring_tiles(a, shared, lane, tile - row_warps + shared.stages(), tile + shared.stages());
+    }
+    // Computed anew for each tile: registers are few.
+    int thread = static_cast<int>(threadIdx.x);
+    ptx::forget(thread);
+    const int lane = thread % 32;
+    const int part = thread / 32 >> a.few.row_warps_log2;
+    const uint32_t factors = shared.factors(thread / 32);
+    const int scale_pitch = a.rows_per_scale_log2 != 0 ? 0 : p.columns / 32;
+    const uint32_t scale_at = layout.scales + lane % kTileRows * scale_pitch + part * kGroups + lane / kTileRows;
+    const uint32_t factor_to = factors + 4 * (lane / kTileRows * kTileRows + lane % 8 * 2 + lane / 8 % 2);
+    const uint32_t code_at = lane / 4 * layout.row_pitch + part * kGroups * 32 + lane % 4 * 8;
+    const uint32_t to = ptx::shared_address(shared.sums()) +
+                        4 * ((part * Shape::kTokens + lane % 4 * 2) * layout.sums_pitch + lane / 4);
+    while (stage >= shared.stages()) {
+      stage -= shared.stages();
+      parity ^= 1;
+    }
+    ptx::mbarrier_wait(shared.full(stage), parity);
+    const uint32_t from = shared.stage(stage);
+    // [group][row g, row g + 8]
+#pragma unroll
+    for (int i = 0; i < (kGroups + 1) / 2; ++i) {
+      if (2 * i + lane / kTileRows < kGroups) {
+        const uint32_t byte = ptx::load_shared_u8(from + scale_at + 2 * i);
+        ptx::store_shared(factor_to + 4 * 2 * i * kTileRows, __float_as_uint(scale_value(byte)));
+      }
+    }
+    float sums[kHalves][4] = {};
+    uint2 codes[kChunk][2];
+#pragma unroll
+    for (int i = 0; i < kGroups; ++i) {
+      if (i % kChunk == 0) {
+#pragma unroll
+        for (int k = 0; k < 2 * kChunk; ++k) {
+          if (i + k / 2 >= kGroups) continue;
+          codes[k / 2][k % 2] = ptx::load_shared_2(from + code_at + k % 2 * 8 * layout.row_pitch + (i + k / 2) * 32);
+        }
+        __syncwarp();
+        if (i + kChunk >= kGroups && lane == 0) ptx::mbarrier_arrive(shared.empty(stage));
+      }
+      const uint2(&c)[2] = codes[i % kChunk];
+      const ptx::FragmentA weights[2] = {{ptx::low_e4m3_to_f16(c[0].x), ptx::low_e4m3_to_f16(c[1].x),
+                                          ptx::high_e4m3_to_f16(c[0].x), ptx::high_e4m3_to_f16(c[1].x)},
+                                         {ptx::low_e4m3_to_f16(c[0].y), ptx::low_e4m3_to_f16(c[1].y),
+                                          ptx::high_e4m3_to_f16(c[0].y), ptx::high_e4m3_to_f16(c[1].y)}};
+      const uint2 of_rows = ptx::load_shared_2(factors + 4 * i * kTileRows + lane / 4 * 8);
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+        float products[4] = {};
+        x.multiply(products, weights[0], i, 0, half);
+        x.multiply(products, weights[1], i, 1, half);
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          sums[half][k] = fmaf(products[k], __uint_as_float(k < 2 ? of_rows.x : of_rows.y), sums[half][k]);
+        }
+      }
+    }
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
-      // Tokens beyond the last repeat it; their sums go nowhere.
-      const int64_t token = min(int64_t{lane_ / 4 + 8 * half}, a_.tokens - 1);
-      x_[half] = static_cast<const uint8_t*>(a_.x) +
-                 (token * a_.x_token + group * a_.x_group + lane_ % 4 * 8 + first_ * 32) * Columns::kBytes;
-      if constexpr (Shape::kFp8X) {
-        x_scales_[half] = static_cast<const uint8_t*>(a_.x_scale) + x_scale_of_token(a_, token, group);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const float value = sums[half][k] * (k % 2 == 0 ? of_tokens[half].x : of_tokens[half].y);
+        ptx::store_shared(to + 4 * ((8 * half + k % 2) * layout.sums_pitch + kTileRows * tile + k / 2 * 8),
+                          __float_as_uint(value));
       }
     }
-#pragma unroll
-    for (int i = 0; i < kStageGroups; ++i) load_x(i, i);
-    load_x_scales(first_);
+    __syncwarp();  // factors are read
+    stage += row_warps;
   }
+}
 
-  // Factors of the warp's rows and groups, [group][row]; two groups' scales are loaded at once.
-  __device__ void keep_scales() {
-    const int pairs = (last_ - first_) / 2;
-#pragma unroll
-    for (int row = lane_; row < kRows; row += 32) {
-      const auto* from = reinterpret_cast<const uint16_t*>(
-          a_.weight_scale + ((row_ + row) >> a_.rows_per_scale_log2) * (a_.in / 32) + first_);
-      uint32_t to = factors() + 4 * row;
-#pragma unroll 4
-      for (int i = 0; i < pairs; ++i) {
-        const uint32_t bytes = __ldg(from + i);
-        ptx::store_shared(to, __float_as_uint(scale_value(bytes & 0xff)));
-        ptx::store_shared(to + 4 * kRows, __float_as_uint(scale_value(bytes >> 8)));
-        to += 8 * kRows;
-      }
-    }
-    __syncwarp();
-  }
-
-  __device__ void run() {
-    uint32_t factors = this->factors() + lane_ % 4 * 8;
-    int stage = 0;
-#pragma unroll 1
-    for (int column = first_; column < last_; column += kStageGroups) {
-      ptx::wait_copies<Shape::kStages - 1>();
-      __syncwarp();
-      const bool more = column + kStageGroups < last_;
-#pragma unroll
-      for (int i = 0; i < kStageGroups; ++i) {
-        uint32_t pairs[2][4];
-        float of_token[2];
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          if (half < kHalves) {
-            of_token[half] = columns_[i][half].widen(x_bytes_[half] >> (8 * i) & 0xff, pairs[half]);
-          } else {
-#pragma unroll
-            for (uint32_t& pair : pairs[half]) asm("mov.b32 %0, 0;" : "=r"(pair));
-          }
-        }
-        const auto next_x = [&] {
-          if (more) load_x(i, kStageGroups + i);
-        };
-        if (kXEarly) next_x();
-        multiply(ring_ + stage * Shape::kStageBytes + i * Shape::kGroupBytes, pairs, of_token, factors);
-        if (!kXEarly) next_x();
-        factors += 4 * kRows;
-      }
-      if (more) load_x_scales(column + kStageGroups);
-#pragma unroll
-      for (const uint8_t*& x : x_) x += kStageGroups * 32 * Columns::kBytes;
-      __syncwarp();
-      copy_stage(stage, column + Shape::kStages * kStageGroups);
-      if (++stage == Shape::kStages) stage = 0;
-    }
-    ptx::wait_copies<0>();
-  }
-
-  // To [token][row] of the block's sums.
-  __device__ void write_sums(float* sums, int pitch) const {
-    float* to = sums + lane_ / 4 * pitch + lane_ % 4 * 2;
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-      for (int half = 0; half < kHalves; ++half) {
-        *reinterpret_cast<float2*>(to + 8 * half * pitch + 8 * tile) = {sum_[tile][2 * half], sum_[tile][2 * half + 1]};
-      }
-    }
-  }
-
- private:
-  static constexpr int kStageGroups = Shape::kStageGroups;
-  // Before the products of the same place, where registers allow it.
-  static constexpr bool kXEarly = kTiles * Shape::kTokens * Columns::kBytes < 256;
-  static constexpr int kRowGranules = 2 * kStageGroups;  // of 16 bytes, of a row in a stage
-  static constexpr int kCopyRows = 32 / kRowGranules;
-
-  __device__ void copy_stage(int stage, int column) {
-    if (column < last_) {
-      const int granule = lane_ % kRowGranules;
-      const uint32_t to = ring_ + stage * Shape::kStageBytes + granule / 2 * Shape::kGroupBytes +
-                          lane_ / kRowGranules * 32 + granule % 2 * 16;
-      const uint8_t* from = weights_;
-#pragma unroll
-      for (int i = 0; i < kRows / kCopyRows; ++i) {
-        ptx::copy_16_async_whole(to + i * kCopyRows * 32, from);
-        from += kCopyRows * a_.in;
-      }
-      weights_ += kStageGroups * 32;
-    }
-    ptx::commit_copies();
-  }
-  // Of the group that is `ahead` groups on.
-  __device__ void load_x(int i, int ahead) {
-#pragma unroll
-    for (int half = 0; half < kHalves; ++half) columns_[i][half].load(x_[half] + ahead * 32 * Columns::kBytes);
-  }
-  // Of both groups of a stage.
-  __device__ void load_x_scales(int column) {
-    if constexpr (Shape::kFp8X) {
-#pragma unroll
-      for (int half = 0; half < kHalves; ++half) {
-        x_bytes_[half] = __ldg(reinterpret_cast<const uint16_t*>(x_scales_[half] + x_scale_of_column(a_, column * 32)));
-      }
-    }
-  }
-  __device__ void multiply(uint32_t codes_at, const uint32_t (&pairs)[2][4], const float (&of_token)[2],
-                           uint32_t factors) {
-    const ptx::FragmentA a[2] = {{pairs[0][0], pairs[1][0], pairs[0][1], pairs[1][1]},
-                                 {pairs[0][2], pairs[1][2], pairs[0][3], pairs[1][3]}};
-    const uint32_t from = codes_at + lane_ * 8;
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      const uint2 codes = ptx::load_shared_2(from + tile * 256);
-      float products[4] = {};
-      ptx::mma_f16(products, a[0], ptx::low_e4m3_to_f16(codes.x), ptx::high_e4m3_to_f16(codes.x));
-      ptx::mma_f16(products, a[1], ptx::low_e4m3_to_f16(codes.y), ptx::high_e4m3_to_f16(codes.y));
-      const uint2 bits = ptx::load_shared_2(factors + tile * 32);
-      const float2 of_row = {__uint_as_float(bits.x), __uint_as_float(bits.y)};
-#pragma unroll
-      for (int half = 0; half < kHalves; ++half) {
-        sum_[tile][2 * half] = fmaf(products[2 * half] * of_row.x, of_token[half], sum_[tile][2 * half]);
-        sum_[tile][2 * half + 1] = fmaf(products[2 * half + 1] * of_row.y, of_token[half], sum_[tile][2 * half + 1]);
-      }
-    }
-  }
-
-  __device__ uint32_t factors() const { return ring_ + Shape::kRingBytes; }
-
-  const LinearArgs& a_;
-  uint32_t ring_;
-  int lane_, first_, last_;  // columns in groups of 32
-  int64_t row_;
-  const uint8_t* weights_;
-  const uint8_t* x_[kHalves];
-  const uint8_t* x_scales_[kHalves];
-  uint32_t x_bytes_[kHalves] = {};
-  Columns columns_[kStageGroups][kHalves];
-  float sum_[kTiles][2 * kHalves] = {};
-};
-
-// The block's rows, four a thread: parts added in the order of their columns.
+// Parts of this block, four rows of a token, in the order of their columns.
 template <class Shape>
-__device__ inline void store_few_tokens(const LinearArgs& a, const float* sums, int64_t group, int64_t first_row) {
-  const int rows = 8 * Shape::kTiles << a.row_warps_log2;
-  const int parts = kFewTokensWarps >> a.row_warps_log2;
-  const int pitch = rows + 8;
-  const int lane_groups = rows / kLaneRows;
-  // MXFP8 has scales of padding, too.
+__device__ inline void add_few_tokens(const float* sums, const FewTokensLayout& layout, int parts, int token, int row,
+                                      float (&v)[kLaneRows]) {
+  for (int part = 0; part < parts; ++part) {
+    const float4 more =
+        *reinterpret_cast<const float4*>(sums + (part * Shape::kTokens + token) * layout.sums_pitch + row);
+    v[0] += more.x;
+    v[1] += more.y;
+    v[2] += more.z;
+    v[3] += more.w;
+  }
+}
+
+// With blocks that share rows each adds its parts up where the first lie; then each takes
+// some tokens and rows from all blocks, in their order.
+template <class Shape>
+__device__ inline void store_few_tokens(const LinearArgs& a, const FewTokensShared& shared, int thread) {
+  const FewTokensPlace p(a);
+  const FewTokensLayout& layout = shared.layout();
+  const int parts = kFewTokensWarps >> a.few.row_warps_log2;
+  const int lane_groups = kTileRows * a.few.tiles / kLaneRows;
+  float* sums = shared.sums();
+  if (a.splits > 1) {
+    for (int item = thread; item < static_cast<int>(a.tokens) * lane_groups; item += kFewTokensThreads) {
+      const int token = item / lane_groups;
+      const int row = item % lane_groups * kLaneRows;
+      float v[kLaneRows] = {};
+      add_few_tokens<Shape>(sums, layout, parts, token, row, v);
+      *reinterpret_cast<float4*>(sums + token * layout.sums_pitch + row) = {v[0], v[1], v[2], v[3]};
+    }
+    ptx::cluster_barrier();
+  }
+  // MXFP8 has scales of padding, too. All lanes of a warp go on until the last is done: its groups are shared by lanes.
   const int64_t tokens = a.output == MEGAMLA_LINEAR_OUT_MXFP8 ? format::round_up(a.tokens, 128) : a.tokens;
   const int items = static_cast<int>(tokens) * lane_groups;
-  // All lanes of a warp go on until the last is done: groups of MXFP8 are shared by lanes.
-  const int thread = static_cast<int>(threadIdx.x);
-  for (int item = thread; item - thread % 32 < items; item += kFewTokensThreads) {
+  const int first = static_cast<int>(p.rank) * kFewTokensThreads + thread;
+  for (int item = first; item - thread % 32 < items; item += kFewTokensThreads * static_cast<int>(a.splits)) {
     const int token = item / lane_groups;
     const int row = item % lane_groups * kLaneRows;
     const bool there = item < items;
     float v[kLaneRows] = {};
     if (there && token < a.tokens) {
-      for (int part = 0; part < parts; ++part) {
-        const float4 more = *reinterpret_cast<const float4*>(sums + (part * Shape::kTokens + token) * pitch + row);
-        v[0] += more.x;
-        v[1] += more.y;
-        v[2] += more.z;
-        v[3] += more.w;
+      if (a.splits > 1) {
+        add_parts(sums + token * layout.sums_pitch + row, a.splits, v);
+      } else {
+        add_few_tokens<Shape>(sums, layout, parts, token, row, v);
       }
     }
-    store_lane(a, v, token, group, there ? first_row + row : a.out);
+    store_lane(a, v, token, p.group, there ? p.first_row + row : a.out);
   }
+  if (a.splits > 1) ptx::cluster_leave();
 }
 
 template <class Shape>
-__global__ void __launch_bounds__(kFewTokensThreads, Shape::kBlocksPerSm)
-    few_tokens_kernel(const __grid_constant__ LinearArgs a) {
+__global__ void __launch_bounds__(kFewTokensThreads, 1) few_tokens_kernel(const __grid_constant__ LinearArgs a) {
   extern __shared__ uint8_t memory[];
   ptx::let_next_begin();
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int row_warps = 1 << a.row_warps_log2;
-  const int part = warp >> a.row_warps_log2;
-  const int row_warp = warp & (row_warps - 1);
-  constexpr int kRows = 8 * Shape::kTiles;
-  const uint32_t group = a.groups == 1 ? 0 : blockIdx.x / a.group_row_tiles;
-  const int64_t first_row = int64_t{blockIdx.x - group * a.group_row_tiles} * (kRows * row_warps);
-  const int pieces = static_cast<int>(a.in) / (32 * Shape::kStageGroups);
-  const int parts_log2 = kFewTokensWarpsLog2 - a.row_warps_log2;
-  const int first = (pieces * part >> parts_log2) * Shape::kStageGroups;
-  const int last = (pieces * (part + 1) >> parts_log2) * Shape::kStageGroups;
-  const uint32_t ring = ptx::shared_address(memory) + warp * few_tokens_warp_bytes<Shape>(a.in, parts_log2);
-  FewTokens<Shape> work(a, group, first_row + kRows * row_warp, first, last, ring);
-  work.call_weights(a.called_bytes);
-  ptx::wait_for_previous();
-  work.begin(group);
-  work.keep_scales();
-  work.run();
-  __syncthreads();  // sums take the place of what they came from
-  auto* sums = reinterpret_cast<float*>(memory);
-  const int pitch = kRows * row_warps + 8;
-  work.write_sums(sums + part * Shape::kTokens * pitch + row_warp * kRows, pitch);
+  const FewTokensPlace p(a);
+  const int parts = kFewTokensWarps >> a.few.row_warps_log2;
+  const FewTokensShared shared(memory, a);
+  const auto thread = static_cast<int>(threadIdx.x);
+  const int warp = thread / 32;
+  const int lane = thread % 32;
+  if (warp == 0) {
+    call_few_tokens_rows(a, p, lane);
+    if (lane < shared.stages()) {
+      ptx::mbarrier_init(shared.full(lane), 1);
+      ptx::mbarrier_init(shared.empty(lane), parts);
+    }
+    ptx::fence_barrier_init();
+  }
   __syncthreads();
-  store_few_tokens<Shape>(a, sums, group, first_row);
+  ptx::wait_for_previous();
+  multiply_tiles<Shape>(a, shared, warp, lane);
+  __syncthreads();
+  store_few_tokens<Shape>(a, shared, thread);
 }
 
 }  // namespace megamla::cuda::linear

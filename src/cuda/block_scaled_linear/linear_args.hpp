@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "cuda/block_scaled_linear/few_tokens_shape.hpp"
 #include "megamla/block_scaled_linear.h"
 
 namespace megamla::cuda::linear {
@@ -13,9 +14,14 @@ struct LinearArgs {
   uint32_t group_row_tiles;         // of one
   uint32_t splits;                  // blocks that share a tile's columns: a cluster
 
-  // Of the kernel for few tokens: how many of a block's warps have rows of their own, and the bytes of a row that are
-  // called to L2 while the kernel before ends.
-  int row_warps_log2, called_bytes;
+  struct FewTokens {     // of the kernel for few tokens
+    int columns;         // of a block
+    int tiles;           // of eight rows, of a block
+    int row_warps_log2;  // warps that take tiles in turn; the others share columns
+    int stages;
+    FewTokensLayout layout;
+    int called_rows;  // to L2 while the kernel before ends
+  } few;
 
   const void* x;
   int64_t x_token, x_group;  // strides

@@ -241,8 +241,20 @@ __device__ __forceinline__ void copy_16_async_streaming(uint32_t to, const void*
   asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(yes ? 16 : 0)
                : "memory");
 }
-__device__ __forceinline__ void copy_16_async_whole(uint32_t to, const void* from) {
-  asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+// `bytes` bytes, a multiple of 16, to shared memory; the barrier, which must expect them, counts them as they come.
+__device__ __forceinline__ void copy_bulk(uint32_t to, const void* from, uint32_t bytes, uint64_t* barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+               "l"(from), "r"(bytes), "r"(shared_address(barrier))
+               : "memory");
+}
+// Arrives, and lets the phase end only when so many bytes have come.
+__device__ __forceinline__ void mbarrier_expect(uint64_t* barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+               : "memory");
+}
+// What mbarrier_init wrote becomes visible to copies.
+__device__ __forceinline__ void fence_barrier_init() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 // `bytes` bytes, a multiple of 16, to shared memory; they count for the barrier's phase.
 __device__ __forceinline__ void copy_bulk_async(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
