@@ -194,7 +194,7 @@ Status block_scaled_linear(const Params& p, const megamla_exec& exec) {
   LinearArgs a = args_of(p, s);
   const bool fp8_x = p.input != MEGAMLA_LINEAR_IN_BF16;
   const FewTokensChoice few = choose_few_tokens(p, a, multiprocessors(p.x.cuda_device));
-  if (few.variant != nullptr) return launch_few_tokens(a, few, exec.stream);
+  if (few.variant != nullptr && tuned("LIN_FEW", 1) != 0) return launch_few_tokens(a, few, exec.stream);
   const bool codes = multiplies_codes(p, a);
   const int weight_bytes = codes ? kCodes : p.weight_kind == MEGAMLA_LINEAR_WEIGHT_BF16 ? 2 : 1;
   const std::vector<Variant>* list = nullptr;

@@ -28,12 +28,15 @@ __device__ inline float scale_factor(uint32_t a, uint32_t b) {
   return factor;
 }
 __device__ inline uint32_t byte_of(uint32_t word, int i) { return (word >> (8 * i)) & 0xff; }
+// Whether four scale bytes are all in 64 .. 191. The factor of two such, one of them below 191, is a normal number,
+// whose exponent is the sum of theirs.
+__device__ inline bool are_ordinary(uint32_t scales) { return ((scales ^ (scales << 1)) & 0x80808080U) == 0x80808080U; }
 
 // A producer thread's scales: of some tokens and a row; its warp has a block of 32 rows.
 template <class Shape>
 class E4m3Scales {
   static constexpr int kOwnTokens = Shape::kTokens / kProducerThreads;
-  static_assert(Shape::kRows == kProducerThreads);
+  static_assert(Shape::kRows == kProducerThreads && Shape::kRowBlocks == 4);
 
  public:
   __device__ explicit E4m3Scales(int thread) : thread_(thread) {}
@@ -60,24 +63,32 @@ class E4m3Scales {
   // From the words of all producers.
   __device__ void make_factors(uint32_t stage) const {
     uint32_t blocks[Shape::kRowBlocks];
+    bool ordinary = true;
 #pragma unroll
     for (int i = 0; i < Shape::kRowBlocks; ++i) {
       blocks[i] = ptx::load_shared_word(stage + Shape::kRowWords + 4 * 32 * i);
+      ordinary = ordinary && are_ordinary(blocks[i]) && are_ordinary(blocks[i] + 0x01010101U);
     }
 #pragma unroll
     for (int i = 0; i < kOwnTokens; ++i) {
       const int token = thread_ + i * kProducerThreads;
       const uint32_t of_token = ptx::load_shared_word(stage + Shape::kTokenWords + 4 * token);
+      if (ordinary && are_ordinary(of_token)) {
 #pragma unroll
-      for (int group = 0; group < Shape::kScaleGroups; ++group) {
-        const uint32_t x = byte_of(of_token, group);
-        uint32_t factors[Shape::kRowBlocks];
-#pragma unroll
-        for (int block = 0; block < Shape::kRowBlocks; ++block) {
-          factors[block] = __float_as_uint(scale_factor(x, byte_of(blocks[block], group)));
+        for (int group = 0; group < Shape::kScaleGroups; ++group) {
+          const uint32_t x = (byte_of(of_token, group) - 127) << 23;
+          ptx::store_shared(stage + (group * Shape::kTokens + token) * 16,
+                            uint4{x + (byte_of(blocks[0], group) << 23), x + (byte_of(blocks[1], group) << 23),
+                                  x + (byte_of(blocks[2], group) << 23), x + (byte_of(blocks[3], group) << 23)});
         }
-        ptx::store_shared(stage + (group * Shape::kTokens + token) * 16,
-                          uint4{factors[0], factors[1], factors[2], factors[3]});
+        continue;
+      }
+#pragma unroll 1
+      for (int k = 0; k < Shape::kScaleGroups; ++k) {
+        const auto factor = [&](int block) {
+          return __float_as_uint(scale_factor((of_token >> (8 * k)) & 0xff, (blocks[block] >> (8 * k)) & 0xff));
+        };
+        ptx::store_shared(stage + (k * Shape::kTokens + token) * 16, uint4{factor(0), factor(1), factor(2), factor(3)});
       }
     }
     const uint32_t own = ptx::load_shared_word(stage + Shape::kRowWords + 4 * thread_);
@@ -356,7 +367,8 @@ __global__ void __launch_bounds__(kThreads, 1) e4m3_kernel(const __grid_constant
     multiply_codes(a, shared, thread);
   } else {
     ptx::give_registers<Shape::kProducerRegisters>();
-    call_first_stages<Shape>(a, thread - kMultiplierThreads);
+    // Where blocks share columns, all that a block has.
+    call_first_stages<Shape>(a, a.splits > 1 ? 2048 : Shape::kStages * Shape::kColumns, thread - kMultiplierThreads);
     ptx::wait_for_previous();
     produce_codes(a, shared, thread - kMultiplierThreads);
     if (a.splits > 1) {  // both meetings of the multipliers, who alone have something to show

@@ -73,12 +73,6 @@ class FewTokensShared {
   const LinearArgs& a_;
 };
 
-// The first rows to L2, while the kernel before ends.
-__device__ inline void call_few_tokens_rows(const LinearArgs& a, const FewTokensPlace& p, int lane) {
-  const int rows = min(kTileRows * a.few.tiles, a.few.called_rows);
-  for (int row = lane; row < rows; row += 32) ptx::call_to_l2(p.weights(a, row), p.columns);
-}
-
 // Brings tiles first .. end as soon as their stages are free. Lanes of a warp take rows; scales come in one copy where
 // they lie side by side, else row by row.
 __device__ inline void bring_tiles(const LinearArgs& a, const FewTokensShared& shared, int lane, int first, int end) {
@@ -205,7 +199,7 @@ template <class Shape>
 __device__ inline void multiply_tiles(const LinearArgs& a, const FewTokensShared& shared, int warp, int lane) {
   constexpr int kGroups = Shape::kGroups;
   constexpr int kHalves = Shape::kTokens / 8;
-  constexpr int kChunk = kHalves == 1 ? kGroups : 2;  // groups whose codes are in registers at once
+  constexpr int kChunk = kHalves == 1 ? kGroups : 1;  // groups whose codes are in registers at once
   const FewTokensLayout& layout = shared.layout();
   const int part = warp >> a.few.row_warps_log2;
   const int row_warps = 1 << a.few.row_warps_log2;
@@ -215,34 +209,26 @@ __device__ inline void multiply_tiles(const LinearArgs& a, const FewTokensShared
   TokenFragments<Shape> x;
   x.load(a, p.group, p.first / 32 + part * kGroups, lane);
 
-  float2 of_tokens[kHalves];
-#pragma unroll
-  for (int half = 0; half < kHalves; ++half) of_tokens[half] = x.factors(half, lane);
-
-  int stage = row_warp;
-  uint32_t parity = 0;
 #pragma unroll 1
   for (int tile = row_warp; tile < a.few.tiles; tile += row_warps) {
-    if (warp == 0 && tile > 0) {
-      bring_tiles(a, shared, lane, tile - row_warps + shared.stages(), tile + shared.stages());
-    }
     // Computed anew for each tile: registers are few.
     int thread = static_cast<int>(threadIdx.x);
     ptx::forget(thread);
     const int lane = thread % 32;
+    if (thread < 32 && tile > 0) {
+      bring_tiles(a, shared, lane, tile - row_warps + shared.stages(), tile + shared.stages());
+    }
     const int part = thread / 32 >> a.few.row_warps_log2;
     const uint32_t factors = shared.factors(thread / 32);
-    const int scale_pitch = a.rows_per_scale_log2 != 0 ? 0 : p.columns / 32;
+    const int scale_pitch = a.rows_per_scale_log2 != 0 ? 0 : a.few.columns / 32;
     const uint32_t scale_at = layout.scales + lane % kTileRows * scale_pitch + part * kGroups + lane / kTileRows;
     const uint32_t factor_to = factors + 4 * (lane / kTileRows * kTileRows + lane % 8 * 2 + lane / 8 % 2);
     const uint32_t code_at = lane / 4 * layout.row_pitch + part * kGroups * 32 + lane % 4 * 8;
     const uint32_t to = ptx::shared_address(shared.sums()) +
                         4 * ((part * Shape::kTokens + lane % 4 * 2) * layout.sums_pitch + lane / 4);
-    while (stage >= shared.stages()) {
-      stage -= shared.stages();
-      parity ^= 1;
-    }
-    ptx::mbarrier_wait(shared.full(stage), parity);
+    const int round = tile / shared.stages();
+    const int stage = tile - round * shared.stages();
+    ptx::mbarrier_wait(shared.full(stage), round & 1);
     const uint32_t from = shared.stage(stage);
     // [group][row g, row g + 8]
 #pragma unroll
@@ -284,15 +270,15 @@ __device__ inline void multiply_tiles(const LinearArgs& a, const FewTokensShared
     }
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
+      const float2 of_tokens = x.factors(half, lane);
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
-        const float value = sums[half][k] * (k % 2 == 0 ? of_tokens[half].x : of_tokens[half].y);
+        const float value = sums[half][k] * (k % 2 == 0 ? of_tokens.x : of_tokens.y);
         ptx::store_shared(to + 4 * ((8 * half + k % 2) * layout.sums_pitch + kTileRows * tile + k / 2 * 8),
                           __float_as_uint(value));
       }
     }
     __syncwarp();  // factors are read
-    stage += row_warps;
   }
 }
 
@@ -301,12 +287,7 @@ template <class Shape>
 __device__ inline void add_few_tokens(const float* sums, const FewTokensLayout& layout, int parts, int token, int row,
                                       float (&v)[kLaneRows]) {
   for (int part = 0; part < parts; ++part) {
-    const float4 more =
-        *reinterpret_cast<const float4*>(sums + (part * Shape::kTokens + token) * layout.sums_pitch + row);
-    v[0] += more.x;
-    v[1] += more.y;
-    v[2] += more.z;
-    v[3] += more.w;
+    add_part(*reinterpret_cast<const float4*>(sums + (part * Shape::kTokens + token) * layout.sums_pitch + row), v);
   }
 }
 
@@ -361,7 +342,6 @@ __global__ void __launch_bounds__(kFewTokensThreads, 1) few_tokens_kernel(const 
   const int warp = thread / 32;
   const int lane = thread % 32;
   if (warp == 0) {
-    call_few_tokens_rows(a, p, lane);
     if (lane < shared.stages()) {
       ptx::mbarrier_init(shared.full(lane), 1);
       ptx::mbarrier_init(shared.empty(lane), parts);

@@ -76,10 +76,11 @@ inline FewTokensChoice choose_few_tokens(const megamla_block_scaled_linear_param
       !a.x_aligned || a.in % 128 != 0) {
     return best;
   }
+  constexpr int64_t kLeastColumns = 2048;  // of a block: copies of shorter rows cost more than they bring
   FewTokensChoice c{};
   for (const FewTokensVariant& v : few_tokens_variants(a.tokens, p.input != MEGAMLA_LINEAR_IN_BF16)) {
     c.variant = &v;
-    for (c.splits = 1; c.splits <= kMaxSplits; c.splits *= 2) {
+    for (c.splits = 1; c.splits <= kMaxSplits && a.in / c.splits >= kLeastColumns; c.splits *= 2) {
       if (const int splits = tuned("LIN_FEW_SPLITS", 0); splits != 0 && splits != c.splits) continue;
       for (c.row_warps_log2 = 0; c.row_warps_log2 <= kFewTokensWarpsLog2; ++c.row_warps_log2) {
         const int64_t groups = int64_t{v.groups} * c.splits * (kFewTokensWarps >> c.row_warps_log2);
@@ -100,7 +101,6 @@ inline Status launch_few_tokens(LinearArgs a, const FewTokensChoice& c, cudaStre
                                                      kFewTokensWarps >> c.row_warps_log2, c.tiles);
   a.few.layout = layout;
   a.few.stages = std::min({layout.most_stages(), c.tiles, tuned("LIN_FEW_STAGES", 16)});
-  a.few.called_rows = tuned("LIN_CALLED", kTileRows * c.tiles);
   const int shared = layout.first_stage + a.few.stages * layout.stage;
   MEGAMLA_CUDA_CALL(kOp, cudaFuncSetAttribute(c.variant->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
   LaunchShape shape = overlapping({int64_t{a.row_tiles} * c.splits, kFewTokensThreads, static_cast<size_t>(shared)});

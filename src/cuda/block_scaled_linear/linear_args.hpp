@@ -20,7 +20,6 @@ struct LinearArgs {
     int row_warps_log2;  // warps that take tiles in turn; the others share columns
     int stages;
     FewTokensLayout layout;
-    int called_rows;  // to L2 while the kernel before ends
   } few;
 
   const void* x;

@@ -68,46 +68,6 @@ __device__ inline void produce(const LinearArgs& a, const Shared<Shape>& shared,
   if (loaded >= 0) store(loaded);
 }
 
-// The same for bf16 x of which whole pairs and words of scales can be copied: nothing passes through registers, and
-// stages follow one another as fast as they are free.
-template <class Shape>
-__device__ inline void produce_copies(const LinearArgs& a, const Shared<Shape>& shared, int thread) {
-  RowCopies<Shape::kRows, Shape::kRowBytes> weights(thread);
-  WeightScales<Shape> scales(thread);
-  XPairs<Shape> x(thread);
-  RingPlace<Shape> place;
-  RingPlace<Shape> behind;  // the first stage that is on its way
-  int on_their_way = 0;
-  const auto finish = [&] {
-    ptx::fence_async_proxy();
-    for (int i = 0; i < Shape::kProducerArrivals; ++i) ptx::mbarrier_arrive(shared.full(behind.stage));
-    behind.advance();
-  };
-  for (TileWalk walk(a); walk.more(); walk.advance()) {
-    const TilePlace p = tile_place<Shape>(a, walk);
-    const WeightRows rows = weight_rows<Shape>(a, p);
-    weights.begin(rows.first, rows.pitch, rows.count, p.end * Shape::kWeightBytes);
-    scales.begin(a, p);
-    x.begin(a, p);
-    for (int column = p.begin; column < p.end; column += Shape::kColumns) {
-      ptx::mbarrier_wait(shared.empty(place.stage), place.parity ^ 1);
-      weights.copy(column * Shape::kWeightBytes, shared.weights(place.stage));
-      scales.copy(column, shared.scales(place.stage));
-      x.copy(column, shared.x(place.stage));
-      ptx::commit_copies();
-      place.advance();
-      if (on_their_way == Shape::kLag) {
-        ptx::wait_copies<Shape::kLag>();
-        finish();
-      } else {
-        ++on_their_way;
-      }
-    }
-  }
-  ptx::wait_copies<0>();
-  for (; on_their_way > 0; --on_their_way) finish();
-}
-
 // Batches of kBatchColumns columns and 64 rows: while the tensor cores work on one, the lanes widen the next.
 template <class Shape>
 class Multiplier {
@@ -242,7 +202,6 @@ __device__ inline void multiply_and_store(const LinearArgs& a, const Shared<Shap
 
 template <class Shape, bool kFp8X>
 __global__ void __launch_bounds__(kThreads, Shape::kBlocksPerSm) linear_kernel(const __grid_constant__ LinearArgs a) {
-  constexpr bool kCopies = !kFp8X && Shape::kWeightBytes == 1;
   extern __shared__ uint8_t memory[];
   const Shared<Shape> shared(memory);
   ptx::let_next_begin();
@@ -255,14 +214,9 @@ __global__ void __launch_bounds__(kThreads, Shape::kBlocksPerSm) linear_kernel(c
     multiply_and_store(a, shared, thread);
   } else {
     ptx::give_registers<Shape::kProducerRegisters>();
-    call_first_stages<Shape>(a, thread - kMultiplierThreads);
+    call_first_stages<Shape>(a, Shape::kStages * Shape::kColumns, thread - kMultiplierThreads);
     ptx::wait_for_previous();
-    bool copied = false;
-    if constexpr (kCopies) {
-      copied = a.x_aligned && a.weight_scale_aligned;
-      if (copied) produce_copies(a, shared, thread - kMultiplierThreads);
-    }
-    if (!copied) produce<Shape, kFp8X>(a, shared, thread - kMultiplierThreads);
+    produce<Shape, kFp8X>(a, shared, thread - kMultiplierThreads);
     if (a.splits > 1) {  // both meetings of the multipliers, who alone have something to show
       ptx::cluster_leave();
       ptx::cluster_leave();

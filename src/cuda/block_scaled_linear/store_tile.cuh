@@ -89,6 +89,13 @@ __device__ inline void store_lane(const LinearArgs& a, float (&v)[kLaneRows], in
   }
 }
 
+__device__ inline void add_part(const float4& part, float (&v)[kLaneRows]) {
+  v[0] += part.x;
+  v[1] += part.y;
+  v[2] += part.z;
+  v[3] += part.w;
+}
+
 // Four rows of a token, added over the blocks of the cluster in their order.
 __device__ inline void add_parts(const float* mine, uint32_t splits, float (&v)[kLaneRows]) {
   float4 parts[kMaxSplits];
@@ -99,11 +106,7 @@ __device__ inline void add_parts(const float* mine, uint32_t splits, float (&v)[
   }
 #pragma unroll
   for (uint32_t i = 0; i < kMaxSplits; ++i) {
-    if (i >= splits) break;
-    v[0] += parts[i].x;
-    v[1] += parts[i].y;
-    v[2] += parts[i].z;
-    v[3] += parts[i].w;
+    if (i < splits) add_part(parts[i], v);
   }
 }
 
@@ -130,20 +133,36 @@ __device__ inline void store_tokens(const LinearArgs& a, const TilePlace& p, con
   const int warp = static_cast<int>(rank) * kMultiplierWarps + thread / 32;
   const int warps = static_cast<int>(a.splits) * kMultiplierWarps;
   const int lane_row = thread % 32 * kLaneRows;
-  for (int item = warp; item < tokens * kRuns; item += warps) {
-    const int row = item % kRuns * kRunRows + lane_row;
-    const float* mine = sums + item / kRuns * Shape::kSumPitch + row;
-    float v[kLaneRows] = {};
+  constexpr int kAtOnce = Shape::kBlocksPerSm == 2 ? 2 : 4;  // items whose parts a lane has on their way
+#pragma unroll 1
+  for (int begin = warp; begin < tokens * kRuns; begin += kAtOnce * warps) {
+    float v[kAtOnce][kLaneRows] = {};
+    const auto mine = [&](int i) {
+      const int item = min(begin + i * warps, static_cast<int>(tokens) * kRuns - 1);
+      return sums + item / kRuns * Shape::kSumPitch + item % kRuns * kRunRows + lane_row;
+    };
     if (a.splits > 1) {
-      add_parts(mine, a.splits, v);
+#pragma unroll 2
+      for (uint32_t peer = 0; peer < a.splits; ++peer) {
+        float4 parts[kAtOnce];
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          parts[i] = ptx::load_cluster_4(ptx::cluster_address(ptx::shared_address(mine(i)), peer));
+        }
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) add_part(parts[i], v[i]);
+      }
     } else {
-      const float4 part = *reinterpret_cast<const float4*>(mine);
-      v[0] = part.x;
-      v[1] = part.y;
-      v[2] = part.z;
-      v[3] = part.w;
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) add_part(*reinterpret_cast<const float4*>(mine(i)), v[i]);
     }
-    store_lane(a, v, p.first_token + first + item / kRuns, p.group, p.first_row + row);
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int item = begin + i * warps;
+      if (item >= tokens * kRuns) break;
+      store_lane(a, v[i], p.first_token + first + item / kRuns, p.group,
+                 p.first_row + item % kRuns * kRunRows + lane_row);
+    }
   }
   if (tokens > 0 && p.first_token + first + tokens == a.tokens) {
     store_padding<Shape>(a, p, warp, warps);

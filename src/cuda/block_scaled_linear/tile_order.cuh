@@ -64,13 +64,13 @@ __device__ inline TilePlace tile_place(const LinearArgs& a, const TileWalk& walk
   return p;
 }
 
-// While the kernel before this one ends: no kernel's result is read, but the weights of the first stages of the first
-// tile come to L2. Weights that are just being written are read from there as they are by then.
+// While the kernel before this one ends: no kernel's result is read, but up to `columns` columns of the weights of the
+// first tile come to L2. Weights that are just being written are read from there as they are by then.
 template <class Shape>
-__device__ inline void call_first_stages(const LinearArgs& a, int thread) {
+__device__ inline void call_first_stages(const LinearArgs& a, int columns, int thread) {
   const TilePlace p = tile_place<Shape>(a, TileWalk(a));
   const WeightRows rows = weight_rows<Shape>(a, p);
-  const int bytes = min(p.end - p.begin, Shape::kStages * Shape::kColumns) * Shape::kWeightBytes;
+  const int bytes = min(p.end - p.begin, columns) * Shape::kWeightBytes;
 #pragma unroll
   for (int row = thread; row < Shape::kRows; row += kProducerThreads) {
     if (row < rows.count) ptx::call_to_l2(rows.first + row * rows.pitch + p.begin * Shape::kWeightBytes, bytes);

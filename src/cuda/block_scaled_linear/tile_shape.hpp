@@ -51,7 +51,6 @@ struct TileShape {
   static constexpr int kStages = kFit < 6 ? kFit : 6;
   static_assert(kStages >= 3);
   static constexpr int kProducerArrivals = 2;
-  static constexpr int kLag = kStages - 2;  // stages that are on their way before producers wait for the first of them
   // A cluster's sums lie where the stages were.
   static_assert(kTokens * kSumPitch * 4 <= kStages * kStageBytes);
   static constexpr int kSharedBytes = kStages * kStageBytes + kRoundBytes + kBarrierBytes + 1024;

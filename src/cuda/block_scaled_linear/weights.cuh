@@ -26,13 +26,6 @@ class WeightScales {
       from_[i] = a.weight_scale + (row >> a.rows_per_scale_log2) * (a.in / 32);
     }
   }
-  // Aligned ones, past the registers.
-  __device__ void copy(int column, uint32_t stage) const {
-#pragma unroll
-    for (int i = 0; i < kWords; ++i) {
-      ptx::copy_4_async_whole(stage + 4 * (thread_ + i * kProducerThreads), from_[i] + column / 128 * 4);
-    }
-  }
   __device__ void load(const LinearArgs& a, int column) {
     const int first = column / 128 * 4;
 #pragma unroll

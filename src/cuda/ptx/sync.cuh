@@ -229,9 +229,6 @@ __device__ __forceinline__ void copy_8_async(uint32_t to, const void* from, bool
 __device__ __forceinline__ void copy_4_async(uint32_t to, const void* from, bool yes) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(yes ? 4 : 0) : "memory");
 }
-__device__ __forceinline__ void copy_4_async_whole(uint32_t to, const void* from) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
-}
 // The calling thread arrives at the barrier when its copies so far are there.
 __device__ __forceinline__ void arrive_after_copies(uint64_t* barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
