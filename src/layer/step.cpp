@@ -124,11 +124,13 @@ Status check_memory(const megamla_layer_config& c, const megamla_forward_params&
 }
 
 // A chunk is gathered where its rows, written once, cost less than what its tokens would dequantise themselves: at most
-// half of the keys that they read (docs/design.md, "Prefill path").
-bool gather_chunk(const megamla_layer_config& c, const megamla_prefill_chunk& chunk, int64_t tokens) {
+// half of the keys that they read, on a GPU an eighth (docs/design.md, "Prefill path").
+bool gather_chunk(const megamla_layer_config& c, const megamla_prefill_chunk& chunk, int64_t tokens,
+                  megamla_device device) {
   if (c.prefill_path == MEGAMLA_PREFILL_GATHERED) return true;
+  const int64_t reads_of_a_row = device == MEGAMLA_DEVICE_CUDA ? 8 : 2;
   const int64_t keys = std::min(chunk.n, c.compress_ratio > 0 ? c.index_topk : 0) + c.window;
-  return 2 * (chunk.end - chunk.start) * chunk.m <= tokens * keys;
+  return reads_of_a_row * (chunk.end - chunk.start) * chunk.m <= tokens * keys;
 }
 
 Status check_lengths(const megamla_layer_config& c, const megamla_step_metadata& m, int64_t tokens,
@@ -241,7 +243,7 @@ Status plan_step(const megamla_layer_config& c, const megamla_forward_params& p,
     const int64_t first = first_prefill + rows.start;
     const int64_t begin = at<const int32_t>(starts, first);
     const int64_t end = at<const int32_t>(starts, first_prefill + rows.end);
-    const bool gathered = may && gather_chunk(c, rows, end - begin);
+    const bool gathered = may && gather_chunk(c, rows, end - begin, device);
     step->chunks.push_back({rows, first, begin, end - begin, gathered});
     if (!gathered) step->listed_requests = first_prefill + rows.end;
   }
