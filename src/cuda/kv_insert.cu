@@ -1,7 +1,7 @@
 // Two ways, by the number of rows. Few: a block writes a row, four dims a thread, so that little waits for anything.
-// Many: as many warps as run at once share the rows. A warp writes eight at a time, while the next eight come to shared
-// memory: of the rotated 64 dims all rows at once, four lanes a row, so that the rotation does not keep 28 lanes
-// waiting, of the others every row in turn, 16 dims a lane.
+// Many: a warp writes kRows rows. Dims without rotation: every row in turn, 16 dims a lane. The rotated 64 dims: all
+// rows at once, four lanes a row, so that the rotation does not keep 28 lanes waiting; where a row goes, all at once,
+// too.
 #include <algorithm>
 #include <type_traits>
 
@@ -9,7 +9,6 @@
 #include "cuda/kv_insert.hpp"
 #include "cuda/launch.hpp"
 #include "cuda/ptx/grid.cuh"
-#include "cuda/ptx/sync.cuh"
 #include "cuda/record_encode.cuh"
 #include "cuda/vector_access.cuh"
 #include "format/page.hpp"
@@ -21,7 +20,6 @@ namespace megamla::cuda {
 namespace {
 
 constexpr int kLanes = 32;
-constexpr int kRowBytes = 2 * format::kHeadDim;
 
 struct InsertArgs {
   const uint16_t* latent;
@@ -166,121 +164,79 @@ __global__ void __launch_bounds__(kRowThreads) insert_row_by_block(const InsertA
 
 // --- many rows ---
 
-constexpr int kWarps = 4;  // of a block
-constexpr int kBlocksPerSm = 6;
-constexpr int kRows = 8;  // of a warp at once
-constexpr int kHalf = kRows / 2;
-static_assert(kRows * kRopeParts == kLanes);
+constexpr int kWarps = 8;  // of a block
+constexpr int kBlocksPerSm = 3;
 
-struct WarpShared {
-  uint4 latent[kRows][kRowBytes / 16];
-  format::SlotBytes<uint8_t> to[kRows];
-  uint64_t arrived;  // a phase for every kRows rows
-};
-
-// Asks for rows begin .. end - 1 of eight, at most kHalf, by all lanes; `latent`: lane r's row r. Rows that begin
-// anywhere are there afterwards, others when the barrier says so.
-__device__ void request_rows(const InsertArgs& a, const uint16_t* latent, int begin, int end, WarpShared& shared) {
-  const auto lane = static_cast<int>(threadIdx.x) % kLanes;
-  if (a.latent_aligned) {
-    if (lane >= begin && lane < end) ptx::copy_bulk_async(shared.latent[lane], latent, kRowBytes, &shared.arrived);
-    return;
-  }
-#pragma unroll 1
-  for (int r = begin; r < end; ++r) {
-    const auto from = reinterpret_cast<const uint16_t*>(__shfl_sync(kFullWarp, reinterpret_cast<uint64_t>(latent), r));
-#pragma unroll 1
-    for (int c = lane; c < kRowBytes / 16; c += kLanes) {
-      uint32_t words[4];
-      load_run<16>(from + 8 * c, false, words);
-      shared.latent[r][c] = {words[0], words[1], words[2], words[3]};
-    }
-  }
+// `row`: of the latent; part p of it.
+__device__ BitsPart load_part(const InsertArgs& a, const uint16_t* row, int p) {
+  BitsPart part;
+  load_run<2 * kPartDims>(row + p * kPartDims, a.latent_aligned, part.pairs);
+  return part;
 }
 
-__device__ BitsPart part_of(const uint4 (&row)[kRowBytes / 16], int p) {
-  const uint4 low = row[2 * p];
-  const uint4 high = row[2 * p + 1];
-  return {{low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}};
+// Of lane r < kRows: the target of row first + r. Counts the refused ones.
+template <int kRows>
+__device__ Target find_targets(const InsertArgs& a, int64_t first) {
+  const auto lane = static_cast<int>(threadIdx.x) % kLanes;
+  Target target{{nullptr, nullptr}, 0, false};
+  if (lane < kRows && first + lane < a.rows)
+    target = find_target(a, a.slots[first + lane], position_of(a, first + lane));
+  const unsigned refused = __ballot_sync(kFullWarp, target.refused);
+  if (refused != 0 && a.skipped != nullptr && lane == 0) atomicAdd(a.skipped, __popc(refused));
+  return target;
 }
 
-// What a lane knows of a row before the row's turn comes.
-struct Place {
-  int64_t slot = -1;
-  int64_t position = 0;
-};
+__device__ format::SlotBytes<uint8_t> bytes_of_lane(const Target& target, int lane) {
+  const auto data = __shfl_sync(kFullWarp, reinterpret_cast<uint64_t>(target.bytes.data), lane);
+  const auto scale = __shfl_sync(kFullWarp, reinterpret_cast<uint64_t>(target.bytes.scale), lane);
+  return {reinterpret_cast<uint8_t*>(data), reinterpret_cast<uint8_t*>(scale)};
+}
 
-// A warp writes rows_each neighbouring rows, kRows at a time. The next ones are on their way meanwhile: each takes the
-// place of one that has been written.
-template <class Record>
-__global__ void __launch_bounds__(kWarps* kLanes, kBlocksPerSm)
-    insert_rows_by_warp(const InsertArgs a, const int64_t rows_each) {
-  __shared__ WarpShared of_warp[kWarps];
-  const auto lane = static_cast<int>(threadIdx.x) % kLanes;
-  const int rope_row = lane / kRopeParts;
-  const int rope_part = lane % kRopeParts;
-  WarpShared& shared = of_warp[threadIdx.x / kLanes];
-  int64_t first = (int64_t{blockIdx.x} * kWarps + threadIdx.x / kLanes) * rows_each;
-  const int64_t end = min(first + rows_each, a.rows);
-  const auto rows_from = [&](int64_t row) { return static_cast<int>(max(min(end - row, int64_t{kRows}), int64_t{0})); };
-  const auto place_of = [&](int64_t row) {
-    return lane < rows_from(row) ? Place{a.slots[row + lane], position_of(a, row + lane)} : Place{};
-  };
-  const auto latent_of = [&](int64_t row) { return a.latent + (row + lane % kRows) * a.latent_stride; };
-  const auto expect = [&](int rows) {
-    if (a.latent_aligned && lane == 0 && rows > 0) ptx::mbarrier_arrive_and_expect(&shared.arrived, rows * kRowBytes);
-  };
-  if (lane == 0) {
-    ptx::mbarrier_init(&shared.arrived, 1);
-    ptx::fence_async_proxy();
-  }
-  __syncwarp();
+template <class Record, int kRows>
+__global__ void __launch_bounds__(kWarps* kLanes, kBlocksPerSm) insert_rows_by_warp(const InsertArgs a) {
+  static_assert(kRows * kRopeParts <= kLanes);
+  constexpr int kAhead = kRows < 2 ? kRows : 2;  // rows of a warp that are on their way
   ptx::follow_previous();
+  const auto lane = static_cast<int>(threadIdx.x) % kLanes;
+  const int64_t step = int64_t{gridDim.x} * kWarps * kRows;
+  for (int64_t first = (int64_t{blockIdx.x} * kWarps + threadIdx.x / kLanes) * kRows; first < a.rows; first += step) {
+    // Everything that does not wait for the slots is asked for first.
+    const int last = static_cast<int>(min(a.rows - first, int64_t{kRows})) - 1;  // rows behind it are this one
+    const auto load = [&](int r, int p) {
+      return load_part(a, a.latent + (first + min(r, last)) * a.latent_stride, p);
+    };
+    BitsPart nope[kAhead];
+#pragma unroll
+    for (int r = 0; r < kAhead; ++r) nope[r] = load(r, lane);
+    const int rope_row = lane / kRopeParts % kRows;
+    const int rope_part = lane % kRopeParts;
+    FloatPart rope = widen(load(rope_row, kNopeParts + rope_part));
 
-  int rows = rows_from(first);
-  expect(rows);
-  request_rows(a, latent_of(first), 0, rows, shared);
-  Place place = place_of(first);
-  for (uint32_t turn = 0; rows > 0; turn ^= 1U) {
-    const Target target = find_target(a, place.slot, place.position);
-    const unsigned refused = __ballot_sync(kFullWarp, target.refused);
-    if (refused != 0 && a.skipped != nullptr && lane == 0) atomicAdd(a.skipped, __popc(refused));
-    if (lane < kRows) shared.to[lane] = target.bytes;
-    const unsigned written = __ballot_sync(kFullWarp, target.bytes.data != nullptr);
+    const Target target = find_targets<kRows>(a, first);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const format::SlotBytes<uint8_t> to = bytes_of_lane(target, r);
+      store_codes<kPartDims>(Record{}, nope[r % kAhead], lane, to, to.data != nullptr && lane < kNopeParts);
+      if (r + kAhead < kRows) nope[r % kAhead] = load(r + kAhead, lane);
+    }
+    const format::SlotBytes<uint8_t> to = bytes_of_lane(target, rope_row);
     const int64_t table_row = __shfl_sync(kFullWarp, target.table_row, rope_row);
-    const int64_t next = first + kRows;
-    const int next_rows = rows_from(next);
-    place = place_of(next);
-    if (a.latent_aligned) ptx::mbarrier_wait(&shared.arrived, turn);
-    __syncwarp();
-    expect(next_rows);
-
-    const format::SlotBytes<uint8_t> rope_to = shared.to[rope_row];
-    FloatPart rope = widen(part_of(shared.latent[rope_row], kNopeParts + rope_part));
-    if (rope_to.data != nullptr && a.cos_sin != nullptr) rotate(a, table_row, rope_part, rope);
+    const bool there = to.data != nullptr && lane < kRows * kRopeParts;
+    if (there && a.cos_sin != nullptr) rotate(a, table_row, rope_part, rope);
     __syncwarp();
     if constexpr (std::is_same_v<Record, format::Fp8_584>) {
-      if (rope_to.data != nullptr) store_bf16(rope, rope_part, rope_to);
+      if (there) store_bf16(rope, rope_part, to);
     } else {
-      store_codes<kPartDims>(Record{}, rope, kNopeParts + rope_part, rope_to, rope_to.data != nullptr);
+      store_codes<kPartDims>(Record{}, rope, kNopeParts + rope_part, to, there);
     }
-
-    const uint16_t* next_latent = latent_of(next);
-#pragma unroll 1
-    for (int half = 0; half < rows; half += kHalf) {
-#pragma unroll 2
-      for (int r = half; r < min(half + kHalf, rows); ++r) {
-        const format::SlotBytes<uint8_t> to = shared.to[r];
-        store_codes<kPartDims>(Record{}, part_of(shared.latent[r], lane), lane, to,
-                               (written >> r & 1U) != 0 && lane < kNopeParts);
-      }
-      __syncwarp();
-      request_rows(a, next_latent, half, min(half + kHalf, next_rows), shared);
-    }
-    __syncwarp();
-    first = next;
-    rows = next_rows;
   }
+}
+
+template <class Record, int kRows>
+Status launch_by_warp(const InsertArgs& a, int device, cudaStream_t stream) {
+  const int64_t blocks = (a.rows + kWarps * kRows - 1) / (kWarps * kRows);
+  return launch("kv_insert", overlapping({std::min<int64_t>(blocks, 64 * multiprocessors(device)), kWarps * kLanes}),
+                stream, insert_rows_by_warp<Record, kRows>, a);
 }
 
 }  // namespace
@@ -309,12 +265,9 @@ Status kv_insert(const megamla_kv_insert_params& p, const megamla_exec& exec) {
     using Record = decltype(record);
     if (a.rows <= kFewRows)
       return launch("kv_insert", overlapping({a.rows, kRowThreads}), exec.stream, insert_row_by_block<Record>, a);
-    // As many warps as run at once, with as many rows each.
-    const int64_t warps = int64_t{kWarps} * kBlocksPerSm * multiprocessors(p.cache.cuda_device);
-    const int64_t rows_each = (a.rows + warps - 1) / warps;
-    const int64_t blocks = (a.rows + rows_each * kWarps - 1) / (rows_each * kWarps);
-    return launch("kv_insert", overlapping({blocks, kWarps * kLanes}), exec.stream, insert_rows_by_warp<Record>, a,
-                  rows_each);
+    const int device = p.cache.cuda_device;
+    const bool many = a.rows > 8192;  // else as many warps as there are rows
+    return many ? launch_by_warp<Record, 8>(a, device, exec.stream) : launch_by_warp<Record, 1>(a, device, exec.stream);
   });
 }
 

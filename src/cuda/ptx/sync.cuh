@@ -15,11 +15,6 @@ __device__ __forceinline__ void mbarrier_init(uint64_t* barrier, uint32_t arriva
 __device__ __forceinline__ void mbarrier_arrive(uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
-// Arrives, and lets the phase end only once `bytes` bytes of copies have come as well.
-__device__ __forceinline__ void mbarrier_arrive_and_expect(uint64_t* barrier, uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
-               : "memory");
-}
 __device__ __forceinline__ bool mbarrier_try_wait(uint64_t* barrier, uint32_t parity) {
   uint32_t done;
   asm volatile(
@@ -252,13 +247,6 @@ __device__ __forceinline__ void mbarrier_expect(uint64_t* barrier, uint32_t byte
 // What mbarrier_init wrote becomes visible to copies.
 __device__ __forceinline__ void fence_barrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-// `bytes` bytes, a multiple of 16, to shared memory; they count for the barrier's phase.
-__device__ __forceinline__ void copy_bulk_async(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                   shared_address(to)),
-               "l"(from), "r"(bytes), "r"(shared_address(barrier))
-               : "memory");
 }
 // Calls `bytes` bytes, a multiple of 16, to L2.
 __device__ __forceinline__ void call_to_l2(const void* from, uint32_t bytes) {
