@@ -42,7 +42,8 @@ Status compressed_slot_mapping(const Arguments& a) {
     if (request >= 0) {
       const int64_t columns = a.block_table.shape[1];
       const int32_t* entries = row_of<const int32_t>(a.block_table, request);
-      slot = compressed_slot({entries, columns, a.states_per_page, kUncheckedPages}, batch.query(request).position_of(token));
+      slot = compressed_slot({entries, columns, a.states_per_page, kUncheckedPages},
+                             batch.query(request).position_of(token));
     }
     at<int64_t>(a.slot_mapping, token) = slot;
   }
