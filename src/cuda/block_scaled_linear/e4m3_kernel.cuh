@@ -367,8 +367,7 @@ __global__ void __launch_bounds__(kThreads, 1) e4m3_kernel(const __grid_constant
     multiply_codes(a, shared, thread);
   } else {
     ptx::give_registers<Shape::kProducerRegisters>();
-    // Where blocks share columns, all that a block has.
-    call_first_stages<Shape>(a, a.splits > 1 ? 2048 : Shape::kStages * Shape::kColumns, thread - kMultiplierThreads);
+    call_first_stages<Shape>(a, Shape::kStages * Shape::kColumns, thread - kMultiplierThreads);
     ptx::wait_for_previous();
     produce_codes(a, shared, thread - kMultiplierThreads);
     if (a.splits > 1) {  // both meetings of the multipliers, who alone have something to show

@@ -106,7 +106,8 @@ __device__ inline void add_parts(const float* mine, uint32_t splits, float (&v)[
   }
 #pragma unroll
   for (uint32_t i = 0; i < kMaxSplits; ++i) {
-    if (i < splits) add_part(parts[i], v);
+    if (i >= splits) break;
+    add_part(parts[i], v);
   }
 }
 
@@ -133,36 +134,16 @@ __device__ inline void store_tokens(const LinearArgs& a, const TilePlace& p, con
   const int warp = static_cast<int>(rank) * kMultiplierWarps + thread / 32;
   const int warps = static_cast<int>(a.splits) * kMultiplierWarps;
   const int lane_row = thread % 32 * kLaneRows;
-  constexpr int kAtOnce = Shape::kBlocksPerSm == 2 ? 2 : 4;  // items whose parts a lane has on their way
-#pragma unroll 1
-  for (int begin = warp; begin < tokens * kRuns; begin += kAtOnce * warps) {
-    float v[kAtOnce][kLaneRows] = {};
-    const auto mine = [&](int i) {
-      const int item = min(begin + i * warps, static_cast<int>(tokens) * kRuns - 1);
-      return sums + item / kRuns * Shape::kSumPitch + item % kRuns * kRunRows + lane_row;
-    };
+  for (int item = warp; item < tokens * kRuns; item += warps) {
+    const int row = item % kRuns * kRunRows + lane_row;
+    const float* mine = sums + item / kRuns * Shape::kSumPitch + row;
+    float v[kLaneRows] = {};
     if (a.splits > 1) {
-#pragma unroll 2
-      for (uint32_t peer = 0; peer < a.splits; ++peer) {
-        float4 parts[kAtOnce];
-#pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) {
-          parts[i] = ptx::load_cluster_4(ptx::cluster_address(ptx::shared_address(mine(i)), peer));
-        }
-#pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) add_part(parts[i], v[i]);
-      }
+      add_parts(mine, a.splits, v);
     } else {
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) add_part(*reinterpret_cast<const float4*>(mine(i)), v[i]);
+      add_part(*reinterpret_cast<const float4*>(mine), v);
     }
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int item = begin + i * warps;
-      if (item >= tokens * kRuns) break;
-      store_lane(a, v[i], p.first_token + first + item / kRuns, p.group,
-                 p.first_row + item % kRuns * kRunRows + lane_row);
-    }
+    store_lane(a, v, p.first_token + first + item / kRuns, p.group, p.first_row + row);
   }
   if (tokens > 0 && p.first_token + first + tokens == a.tokens) {
     store_padding<Shape>(a, p, warp, warps);
