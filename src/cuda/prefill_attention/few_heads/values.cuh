@@ -52,6 +52,7 @@ struct Values {
       }
       ptx::wgmma_commit();
     }
+    __syncwarp();  // lane 0 releases the tile, and with it what all lanes have read: rescale, alpha
     release<1>(0);
     release<0>(1);
 #pragma unroll
