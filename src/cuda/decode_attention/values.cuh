@@ -33,6 +33,7 @@ struct Values {
     const ptx::Descriptor probabilities(ptx::shared_address(shared.p[ring.stage()]), 0, 8 * kRowBytes);
     const ptx::Descriptor v(ptx::shared_address(shared.keys[ring.stage()]) + warpgroup * (kBlocks / 2) * kBlockBytes,
                             kBlockBytes, 8 * kRowBytes);
+    __syncwarp();  // alpha has been read by all lanes; one gives the stage back
     ptx::pin(o);
     ptx::wgmma_fence();
     // The stage is given back as it is done with, 128 dims after 128.
@@ -372,6 +373,7 @@ struct Values {
   }
 
   __device__ __forceinline__ void leave_stats() const {
+    __syncwarp();  // one lane tells what all have read
     if (thread % 32 == 0) ptx::mbarrier_arrive(&shared.barriers.stats_empty);
   }
 
