@@ -22,18 +22,6 @@ __device__ inline uint32_t bf16x2_max(uint32_t a, uint32_t b) {
   asm("max.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
   return larger;
 }
-// 0xffff in a half where a > b or either is NaN.
-__device__ inline uint32_t bf16x2_above(uint32_t a, uint32_t b) {
-  uint32_t mask;
-  asm("set.gtu.u32.bf16x2 %0, %1, %2;" : "=r"(mask) : "r"(a), "r"(b));
-  return mask;
-}
-// 0xffff in a half where a >= b or either is NaN.
-__device__ inline uint32_t bf16x2_at_least(uint32_t a, uint32_t b) {
-  uint32_t mask;
-  asm("set.geu.u32.bf16x2 %0, %1, %2;" : "=r"(mask) : "r"(a), "r"(b));
-  return mask;
-}
 __device__ inline uint32_t bf16x2_both(uint32_t bits) { return bits | (bits << 16); }
 __device__ inline float bf16x2_low(uint32_t x) { return __uint_as_float(x << 16); }
 __device__ inline float bf16x2_high(uint32_t x) { return __uint_as_float(x & 0xffff0000U); }

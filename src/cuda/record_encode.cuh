@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "cuda/f16x2.cuh"
 #include "cuda/record_decode.cuh"
 #include "format/kv_record.hpp"
 
@@ -148,29 +149,6 @@ __device__ inline uint8_t nvfp4_scale_code(float largest) {
   return static_cast<uint8_t>(to_e4m3x4(wanted, 0, 0, 0));
 }
 
-// Two values as fp16, the first in the low half.
-__device__ inline uint32_t to_f16x2(float low, float high) {
-  uint32_t pair;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  return pair;
-}
-// NaN only if both are.
-__device__ inline uint32_t f16x2_min(uint32_t a, uint32_t b) {
-  uint32_t smaller;
-  asm("min.f16x2 %0, %1, %2;" : "=r"(smaller) : "r"(a), "r"(b));
-  return smaller;
-}
-__device__ inline uint32_t f16x2_max(uint32_t a, uint32_t b) {
-  uint32_t larger;
-  asm("max.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
-  return larger;
-}
-__device__ inline uint32_t f16x2_fma(uint32_t a, uint32_t b, uint32_t c) {
-  uint32_t sum;
-  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(a), "r"(b), "r"(c));
-  return sum;
-}
-
 // fp16 that are not negative, rounded to the nearest even of those with one bit of mantissa, and to multiples of 2^-15
 // below 2^-14; at most 6 * 2^-14, NaN too. 512 times the power of two below a value, and 2^-5 at least, has that many
 // halves of the power as a unit in the last place, so that adding it rounds.
@@ -217,7 +195,7 @@ __device__ inline E2m1Codes<kPartDims> encode_e2m1(const BitsPart& part) {
 #pragma unroll
   for (int i = 0; i < kPartDims / 2; ++i) {
     const uint32_t pair = part.pairs[i];
-    const uint32_t q = to_f16x2(fabsf(bf16x2_low(pair)) * factor, fabsf(bf16x2_high(pair)) * factor);
+    const uint32_t q = f16x2_round(fabsf(bf16x2_low(pair)) * factor, fabsf(bf16x2_high(pair)) * factor);
     nibbles[i] = round_e2m1(q) * 8U | (pair & kSign);
   }
   uint32_t words[2];

@@ -35,12 +35,6 @@ __device__ __forceinline__ Rotation rotation_of(const AttentionParams& p, const 
   return {p.cos_sin + position * p.cos_sin_stride, false};
 }
 
-__device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
-  uint32_t d;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
-  return d;
-}
-
 __device__ __forceinline__ float sum_of_squares(uint4 v) {
   const uint32_t words[4] = {v.x, v.y, v.z, v.w};
   float sum = 0;
@@ -58,7 +52,7 @@ __device__ __forceinline__ uint4 rotate_pairs(uint4 v, float4 cosines, float4 si
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const format::Pair y = format::rotate({bf16x2_low(words[i]), bf16x2_high(words[i])}, c[i], s[i]);
-    words[i] = pack_bf16(y.x0, y.x1);
+    words[i] = bf16x2_round(y.x0, y.x1);
   }
   return {words[0], words[1], words[2], words[3]};
 }

@@ -54,7 +54,7 @@ __device__ __forceinline__ void store_probabilities(const float (&logits)[32], c
     const float low = exp2_approx(logits[i] - m[r]);
     const float high = exp2_approx(logits[i + 1] - m[r]);
     sum[r] += low + high;
-    ptx::store_shared((at ^ ((i / 4) << 4)) + r * 8 * kRowBytes, pack_bf16(low, high));
+    ptx::store_shared((at ^ ((i / 4) << 4)) + r * 8 * kRowBytes, bf16x2_round(low, high));
   }
 }
 

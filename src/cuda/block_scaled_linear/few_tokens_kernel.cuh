@@ -14,6 +14,7 @@
 #include "cuda/block_scaled_linear/inputs.cuh"
 #include "cuda/block_scaled_linear/linear_args.hpp"
 #include "cuda/block_scaled_linear/store_tile.cuh"
+#include "cuda/f16x2.cuh"
 #include "cuda/ptx/grid.cuh"
 #include "cuda/ptx/mma.cuh"
 #include "cuda/ptx/sync.cuh"
@@ -156,7 +157,7 @@ class TokenFragments {
       to[2] = ptx::low_e4m3_to_f16(codes[i].y);
       to[3] = ptx::high_e4m3_to_f16(codes[i].y);
 #pragma unroll
-      for (uint32_t& pair : to) pair = ptx::multiply_f16x2(pair, power | (power << 16));
+      for (uint32_t& pair : to) pair = f16x2_multiply(pair, power | (power << 16));
     }
     factors_[half] = scale_value(largest) * 0x1p-7F;
   }
@@ -183,7 +184,7 @@ class TokenFragments {
       const uint32_t words[4] = {values[i].x, values[i].y, values[i].z, values[i].w};
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
-        pairs_[i][half][k] = ptx::pack_f16(bf16x2_low(words[k]) * up, bf16x2_high(words[k]) * up);
+        pairs_[i][half][k] = f16x2_round(bf16x2_low(words[k]) * up, bf16x2_high(words[k]) * up);
       }
     }
     factors_[half] = __uint_as_float(static_cast<uint32_t>(exponent - 14) << 23);

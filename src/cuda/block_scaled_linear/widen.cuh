@@ -50,9 +50,9 @@ __device__ inline uint32_t widen_rare_pair(uint32_t codes, int k, uint32_t scale
   asm("{\n.reg .b16 l, h;\nmov.b32 {l, h}, %2;\ncvt.f32.f16 %0, l;\ncvt.f32.f16 %1, h;\n}"
       : "=f"(low), "=f"(high)
       : "r"(halves));
-  uint32_t pair;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high * scale), "f"(low * scale));
-  return pair;
+  high *= scale;
+  low *= scale;
+  return bf16x2_round(low, high);
 }
 
 }  // namespace megamla::cuda::linear

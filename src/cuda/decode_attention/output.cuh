@@ -53,7 +53,7 @@ __device__ __forceinline__ void store_plain(const DecodeParams& p, int token, in
   if (p.output == MEGAMLA_OUTPUT_BF16) {
     uint32_t* out = reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(p.out) + at);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) out[i] = pack_bf16(value(2 * i), value(2 * i + 1));
+    for (int i = 0; i < 4; ++i) out[i] = bf16x2_round(value(2 * i), value(2 * i + 1));
   } else {
     float2* out = reinterpret_cast<float2*>(static_cast<float*>(p.out) + at);
 #pragma unroll

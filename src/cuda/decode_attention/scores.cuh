@@ -6,6 +6,7 @@
 #include "cuda/decode_attention/output.cuh"
 #include "cuda/decode_attention/query.cuh"
 #include "cuda/ptx/wgmma.cuh"
+#include "cuda/ptx/wgmma_registers.cuh"
 
 namespace megamla::cuda {
 
@@ -76,7 +77,7 @@ struct Scores {
           if (block < kQueryBlocks) {
             ptx::wgmma_m64n64k16(logits, q.at(offset), k.at(offset), offset != 0);
           } else {
-            ptx::wgmma_m64n64k16(logits, query.words[(block - kQueryBlocks) * 4 + step], k.at(offset));
+            ptx::wgmma_registers<kTileKeys>(logits, query.words[(block - kQueryBlocks) * 4 + step], k.at(offset));
           }
         }
       }
@@ -102,7 +103,7 @@ struct Scores {
         const float low = exp2_approx(fmaf(logits[pair * 8 + i * 2], scale[r], -m[r]));
         const float high = exp2_approx(fmaf(logits[pair * 8 + i * 2 + 1], scale[r], -m[r]));
         sum[r] += low + high;
-        p_words[i] = pack_bf16(low, high);
+        p_words[i] = bf16x2_round(low, high);
         largest[r] = bf16x2_max(largest[r], p_words[i]);
       }
       ptx::store_matrices(at ^ (pair << 5), p_words);

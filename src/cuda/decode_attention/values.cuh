@@ -147,7 +147,7 @@ struct Values {
   __device__ __forceinline__ static uint4 vector_of(const float (&o)[kAccumulators], int i) {
     if (kPacked) {
       const float* x = o + i * 8;
-      return {pack_bf16(x[0], x[1]), pack_bf16(x[2], x[3]), pack_bf16(x[4], x[5]), pack_bf16(x[6], x[7])};
+      return {bf16x2_round(x[0], x[1]), bf16x2_round(x[2], x[3]), bf16x2_round(x[4], x[5]), bf16x2_round(x[6], x[7])};
     }
     const float* x = o + i * 4;
     return {__float_as_uint(x[0]), __float_as_uint(x[1]), __float_as_uint(x[2]), __float_as_uint(x[3])};

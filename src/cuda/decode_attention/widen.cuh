@@ -60,9 +60,8 @@ __device__ __forceinline__ uint32_t e4m3_factors(uint32_t codes) {
   const __half2_raw halves = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(codes), __NV_E4M3);
   const float2 scales = __half22float2(__half2(halves));
   static_assert(kKeyShift == 60);
-  uint32_t both;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(scales.y * 0x1p66F), "f"(scales.x * 0x1p66F));
-  return both;  // exact: 4 significant bits
+  const float second = scales.y * 0x1p66F;
+  return bf16x2_round(scales.x * 0x1p66F, second);  // exact: 4 significant bits
 }
 
 // Lane l of a producer warp has, of each batch of 8 keys, key l % 8 and every fourth 16-byte piece of its record,

@@ -148,7 +148,7 @@ __device__ __forceinline__ void store_plain(Two* to, const float (&o)[128], int 
     const float low = factor == 0 ? 0 : o[i * 4 + r * 2] * factor;
     const float high = factor == 0 ? 0 : o[i * 4 + r * 2 + 1] * factor;
     if constexpr (sizeof(Two) == 4) {
-      to[i * 4] = pack_bf16(low, high);
+      to[i * 4] = bf16x2_round(low, high);
     } else {
       to[i * 4] = {low, high};
     }

@@ -130,7 +130,7 @@ struct Scores {
       const float low = exp2_approx(logits[kFirst + 2 * i] - s.max[r]);
       const float high = exp2_approx(logits[kFirst + 2 * i + 1] - s.max[r]);
       s.sum[r] += low + high;
-      words[i] = pack_bf16(low, high);
+      words[i] = bf16x2_round(low, high);
     }
     ptx::store_matrices(to ^ (kFirst / 4 << 4), words);
   }

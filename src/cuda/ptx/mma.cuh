@@ -44,18 +44,6 @@ __device__ __forceinline__ uint32_t high_e4m3_to_f16(uint32_t codes) {
   asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %1;\ncvt.rn.f16x2.e4m3x2 %0, high;\n}\n" : "=r"(d) : "r"(codes));
   return d;
 }
-// __byte_perm with the fourth bit of a selector, which spreads the byte's sign.
-template <uint32_t kSelectors>
-__device__ __forceinline__ uint32_t permute_bytes(uint32_t a, uint32_t b) {
-  uint32_t d;
-  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "n"(kSelectors));
-  return d;
-}
-__device__ __forceinline__ uint32_t pack_f16(float low, float high) {
-  uint32_t d;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
-  return d;
-}
 // Half kHalf of a pair, twice; an instruction that uses it reads it so.
 template <int kHalf>
 __device__ __forceinline__ uint32_t both_f16(uint32_t pair) {
@@ -65,11 +53,6 @@ __device__ __forceinline__ uint32_t both_f16(uint32_t pair) {
   } else {
     asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %1;\nmov.b32 %0, {high, high};\n}\n" : "=r"(d) : "r"(pair));
   }
-  return d;
-}
-__device__ __forceinline__ uint32_t multiply_f16x2(uint32_t a, uint32_t b) {
-  uint32_t d;
-  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
   return d;
 }
 

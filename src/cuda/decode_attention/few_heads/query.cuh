@@ -5,6 +5,7 @@
 
 #include "cuda/bf16x2.cuh"
 #include "cuda/decode_attention/few_heads/tiles.cuh"
+#include "cuda/f16x2.cuh"
 
 namespace megamla::cuda::few_heads {
 
@@ -58,7 +59,7 @@ __device__ __forceinline__ uint4 scaled_query(const uint4& v, float scale, bool 
   for (int i = 0; i < 4; ++i) {
     const float low = bf16x2_low(words[i]) * scale;
     const float high = bf16x2_high(words[i]) * scale;
-    words[i] = bf16 ? pack_bf16(low, high) : ptx::pack_f16(low, high);
+    words[i] = bf16 ? bf16x2_round(low, high) : f16x2_round(low, high);
   }
   if (!kNibbles) return {words[0], words[1], words[2], words[3]};
   return {__byte_perm(words[0], words[1], 0x5410), __byte_perm(words[0], words[1], 0x7632),

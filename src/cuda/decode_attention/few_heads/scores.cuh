@@ -7,6 +7,7 @@
 #pragma once
 
 #include "cuda/decode_attention/few_heads/query.cuh"
+#include "cuda/f16x2.cuh"
 
 namespace megamla::cuda::few_heads {
 
@@ -104,10 +105,10 @@ struct Scores {
           const uint32_t word = w == 0 ? v.x : w == 1 ? v.y : w == 2 ? v.z : v.w;
           const uint32_t even = even_e2m1_to_e4m3(word);
           const uint32_t odd = odd_e2m1_to_e4m3(word);
-          first[r] = ptx::multiply_f16x2(ptx::low_e4m3_to_f16(even), s);
-          first[2 + r] = ptx::multiply_f16x2(ptx::low_e4m3_to_f16(odd), s);
-          second[r] = ptx::multiply_f16x2(ptx::high_e4m3_to_f16(even), s);
-          second[2 + r] = ptx::multiply_f16x2(ptx::high_e4m3_to_f16(odd), s);
+          first[r] = f16x2_multiply(ptx::low_e4m3_to_f16(even), s);
+          first[2 + r] = f16x2_multiply(ptx::low_e4m3_to_f16(odd), s);
+          second[r] = f16x2_multiply(ptx::high_e4m3_to_f16(even), s);
+          second[2 + r] = f16x2_multiply(ptx::high_e4m3_to_f16(odd), s);
         }
         ptx::store_matrices(to + 2 * w * kFragmentBytes, first);
         ptx::store_matrices(to + (2 * w + 1) * kFragmentBytes, second);

@@ -91,7 +91,7 @@ __device__ __forceinline__ void soften(float (&logits)[kEights][4], float slack,
     const float low[2] = {exp2_approx(logits[e][0] - m.x), exp2_approx(logits[e][1] - m.y)};
     const float high[2] = {exp2_approx(logits[e][2] - m.x), exp2_approx(logits[e][3] - m.y)};
     running.sum[e].x += low[0] + high[0], running.sum[e].y += low[1] + high[1];
-    b[e] = {ptx::transposed(ptx::pack_f16(low[0], low[1])), ptx::transposed(ptx::pack_f16(high[0], high[1]))};
+    b[e] = {ptx::transposed(f16x2_round(low[0], low[1])), ptx::transposed(f16x2_round(high[0], high[1]))};
   }
 }
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "cuda/decode_attention/few_heads/scores.cuh"
+#include "cuda/f16x2.cuh"
 
 namespace megamla::cuda::few_heads {
 
@@ -21,18 +22,12 @@ constexpr int kUnitSlack = 7;
 constexpr int kUnitBelow = 5;  // a new unit lies so far below the largest scale
 constexpr int kLeastUnit = -112;
 
-__device__ __forceinline__ uint32_t f16x2_max(uint32_t a, uint32_t b) {
-  uint32_t larger;
-  asm("max.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
-  return larger;
-}
-
 __device__ __forceinline__ uint32_t f16x2_to_bf16x2(uint32_t v) {
   float low, high;
   asm("{\n.reg .b16 l, h;\nmov.b32 {l, h}, %2;\ncvt.f32.f16 %0, l;\ncvt.f32.f16 %1, h;\n}\n"
       : "=f"(low), "=f"(high)
       : "r"(v));
-  return pack_bf16(low, high);
+  return bf16x2_round(low, high);
 }
 
 __device__ __forceinline__ void store_sums(uint32_t to, const float (&v)[4]) {
@@ -139,7 +134,7 @@ struct Values {
     low = relative(low), high = relative(high);
 #pragma unroll
     for (int e = 0; e < kEights; ++e) {
-      scaled[e] = {ptx::multiply_f16x2(b[e].x, low), ptx::multiply_f16x2(b[e].y, high)};
+      scaled[e] = {f16x2_multiply(b[e].x, low), f16x2_multiply(b[e].y, high)};
     }
   }
 

@@ -159,7 +159,7 @@ __device__ __forceinline__ void store_row(const PrefillParams& p, Shared& shared
   if (p.output == MEGAMLA_OUTPUT_FP8_PAIR) {
     store_pair(p, shared, part, token, factor, o);
   } else if (p.output == MEGAMLA_OUTPUT_BF16) {
-    store_plain<uint16_t>(p, part, token, factor, o, [](float x) { return static_cast<uint16_t>(pack_bf16(x, 0)); });
+    store_plain<uint16_t>(p, part, token, factor, o, [](float x) { return static_cast<uint16_t>(bf16x2_round(x, 0)); });
   } else {
     store_plain<float>(p, part, token, factor, o, [](float x) { return x; });
   }

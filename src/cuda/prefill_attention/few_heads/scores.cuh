@@ -116,7 +116,7 @@ struct Scores {
       const float second = exp2_approx(logits[i + 1] - s.max[j + 1]);
       s.sum[j] += first;
       s.sum[j + 1] += second;
-      words[i / 2] = pack_bf16(first, second);
+      words[i / 2] = bf16x2_round(first, second);
     }
     ptx::store_matrices_transposed(to, words);
   }
