@@ -190,53 +190,76 @@ struct SwaMetadata {
   int64_t prefills;
 };
 
-// A decode token's list, by all lanes; its length.
-__device__ int list_window(const SwaMetadata& a, int64_t token, const Found& found, bool valid) {
-  const auto lane = static_cast<int>(threadIdx.x) % kLanes;
-  plan::PositionRange window{0, 0};
-  const int32_t* entries = a.table.entries;
-  if (valid && found.request >= 0 && found.request < a.num_decodes) {
-    window = plan::decode_window(found.query, token, a.rule, found.extra);
-    entries += found.request * a.table.stride;
+// A decode token's window, as its list names it.
+struct ListedWindow {
+  int start, length;
+  int request;
+
+  __device__ ListedWindow(const SwaMetadata& a, int64_t token, const Found& found, bool listed)
+      : start(0), length(0), request(0) {
+    if (!listed || found.request < 0 || found.request >= a.num_decodes) return;
+    const plan::PositionRange window = plan::decode_window(found.query, token, a.rule, found.extra);
+    length = static_cast<int>(min(window.length, int64_t{a.indices.columns}));
+    start = static_cast<int>(window.start);  // a window that is not empty lies below seq_len
+    request = static_cast<int>(found.request);
   }
+};
+
+// Its list, by all lanes.
+__device__ void list_window(const SwaMetadata& a, int64_t token, const ListedWindow& window) {
+  const auto lane = static_cast<int>(threadIdx.x) % kLanes;
+  const int32_t* entries = a.table.entries + window.request * a.table.stride;
   ptx::settle(entries);
-  const auto length = static_cast<int>(min(window.length, int64_t{a.indices.columns}));
-  const auto start = static_cast<int>(window.start);  // a window that is not empty lies below seq_len
+  int32_t* row = a.indices.row(token);
   for (int first = kQuad * lane; first < a.indices.columns; first += kQuad * kLanes) {
     Quad local;
 #pragma unroll
-    for (int i = 0; i < kQuad; ++i) local.x[i] = first + i < length ? start + first + i : -1;
-    store_quad(a.indices.row(token), first, a.indices.columns, a.indices.aligned,
-               slots_of(a.table, entries, local, a.table.rows));
+    for (int i = 0; i < kQuad; ++i) local.x[i] = first + i < window.length ? window.start + first + i : -1;
+    store_quad(row, first, a.indices.columns, a.indices.aligned, slots_of(a.table, entries, local, a.table.rows));
   }
-  return length;
 }
 
-__device__ void describe_token(const SwaMetadata& a, const Places& likely, int64_t index) {
-  const bool first_lane = threadIdx.x % kLanes == 0;
+// kTokens tokens from `first` on, by a warp: what concerns a whole token is worked out by lane l for token l % kTokens.
+template <int kTokens>
+__device__ void describe_tokens(const SwaMetadata& a, const Places& likely, int64_t first) {
+  const auto lane = static_cast<int>(threadIdx.x) % kLanes;
+  const int64_t index = first + lane % kTokens;
   const bool valid = index < a.tokens && a.slot_mapping[index] >= 0;
-  int64_t token = index;
-  const Found found = find_request(a.batch, a.replay_start, likely, index, false, token);
-  if (index < a.listed_tokens && first_lane) a.token_to_req[index] = static_cast<int32_t>(found.request);
-  if (index >= a.tokens) return;
-  const int length = index < a.decode_tokens ? list_window(a, index, found, valid) : 0;
-  if (first_lane) {
-    a.is_valid_token[index] = valid ? 1 : 0;
-    a.lens[index] = length;
+  const Found found = find_requests<kTokens>(a.batch, a.replay_start, likely, index);
+  const ListedWindow own(a, index, found, valid && index < a.decode_tokens);
+  if (lane < kTokens) {
+    if (index < a.listed_tokens) a.token_to_req[index] = static_cast<int32_t>(found.request);
+    if (index < a.tokens) {
+      a.is_valid_token[index] = valid ? 1 : 0;
+      a.lens[index] = own.length;
+    }
+  }
+  const auto rows = static_cast<int>(min(min(a.tokens, a.decode_tokens) - first, int64_t{kTokens}));
+#pragma unroll 2
+  for (int i = 0; i < rows; ++i) {
+    ListedWindow window = own;
+    if constexpr (kTokens > 1) {
+      window.start = __shfl_sync(kFullWarp, own.start, i);
+      window.length = __shfl_sync(kFullWarp, own.length, i);
+      window.request = __shfl_sync(kFullWarp, own.request, i);
+    }
+    list_window(a, first + i, window);
   }
 }
 
-// First the tokens, a warp each, then the prefill requests, a thread each.
+// First the tokens, kTokens a warp, then the prefill requests, a thread each.
+template <int kTokens>
 __global__ void __launch_bounds__(kThreads) swa_metadata_items(const SwaMetadata a) {
+  constexpr int kBlockTokens = kWarps * kTokens;
   const int64_t tokens = max(a.tokens, a.listed_tokens);
-  const int64_t token_blocks = (tokens + kWarps - 1) / kWarps;
+  const int64_t token_blocks = (tokens + kBlockTokens - 1) / kBlockTokens;
   const int64_t prefill_blocks = (a.prefills + kThreads - 1) / kThreads;
   for (int64_t block = blockIdx.x; block < token_blocks + prefill_blocks; block += gridDim.x) {
-    const int64_t token = block * kWarps + threadIdx.x / kLanes;
-    const Places likely = guess(a.batch, a.replay_start, token);
+    const int64_t first = block * kBlockTokens + threadIdx.x / kLanes * kTokens;
+    const Places likely = guess(a.batch, a.replay_start, first + threadIdx.x % kTokens);
     ptx::wait_for_previous();
     if (block < token_blocks) {
-      if (token < tokens) describe_token(a, likely, token);
+      if (first < tokens) describe_tokens<kTokens>(a, likely, first);
     } else {
       const int64_t i = (block - token_blocks) * kThreads + threadIdx.x;
       if (i < a.prefills)
@@ -294,9 +317,15 @@ Status swa_metadata(const megamla_swa_metadata_params& p, const megamla_exec& ex
   a.lens = data<int32_t>(p.decode_swa_lens);
   a.prefill_gather_lens = data<int32_t>(p.prefill_gather_lens);
   a.prefills = p.prefill_gather_lens.shape[0];
-  const int64_t tokens = std::max(a.tokens, a.listed_tokens);
-  const int64_t blocks = (tokens + kWarps - 1) / kWarps + (a.prefills + kThreads - 1) / kThreads;
-  return launch("swa_metadata", shape_of(blocks, kThreads, p.seq_lens.cuda_device), exec.stream, swa_metadata_items, a);
+  const auto run = [&](void (*kernel)(SwaMetadata), int64_t tokens_of_block) {
+    const int64_t tokens = std::max(a.tokens, a.listed_tokens);
+    const int64_t blocks = (tokens + tokens_of_block - 1) / tokens_of_block + (a.prefills + kThreads - 1) / kThreads;
+    return launch("swa_metadata", shape_of(blocks, kThreads, p.seq_lens.cuda_device), exec.stream, kernel, a);
+  };
+  constexpr int64_t kFewTokens = 2048;
+  constexpr int kTogether = 8;
+  if (a.tokens <= kFewTokens) return run(swa_metadata_items<1>, kWarps);
+  return run(swa_metadata_items<kTogether>, kWarps * kTogether);
 }
 
 }  // namespace megamla::cuda

@@ -1,11 +1,12 @@
-// The compressor: a warp pools and normalises a token. With a state (ratio 2) a second launch stores the rows, since
-// a token may read the row of an earlier call that another token of this call takes over.
+// The compressor. Ratio 1 is rms_norm. Ratio 2: a warp pools and normalises a token, and a second launch stores the
+// rows of the state, since a token may read the row of an earlier call that another token of this call takes over.
 #include <algorithm>
 
 #include "core/tensor.hpp"
 #include "cuda/kv_compress.hpp"
 #include "cuda/launch.hpp"
 #include "cuda/ptx/grid.cuh"
+#include "cuda/rms_norm.hpp"
 #include "cuda/row_norm.cuh"
 #include "cuda/vector_access.cuh"
 #include "plan/compress_rows.hpp"
@@ -89,51 +90,41 @@ __device__ void store_latent(const CompressArgs& a, int64_t token, const float (
 #pragma unroll
     for (const float x : run) squares += static_cast<double>(x) * x;
   }
-  const double factor = norm_factor(warp_sum(squares), kPooledWidth, a.eps);
+  const double factor = norm_factor(warp_sum(squares), 1.0 / kPooledWidth, a.eps);
 #pragma unroll
   for (int run = 0; run < kRuns; ++run) {
     const int dim = (run * kLanes + static_cast<int>(threadIdx.x) % kLanes) * kRun;
     format::Bf16* to = a.latent + token * a.latent_stride + dim;
 #pragma unroll
-    for (int i = 0; i < kRun; ++i) to[i] = normalised(pooled[run][i], factor, a.weight[dim + i]);
+    for (int i = 0; i < kRun; ++i)
+      to[i] = format::to_bf16(normalised(pooled[run][i], factor, to_float(a.weight[dim + i])));
   }
 }
 
-template <int kRatio>
 __global__ void __launch_bounds__(kWarps* kLanes) compress_tokens(const CompressArgs a) {
   ptx::follow_previous();
-  const bool first_lane = threadIdx.x % kLanes == 0;
   const int64_t warps = int64_t{gridDim.x} * kWarps;
   for (int64_t token = int64_t{blockIdx.x} * kWarps + threadIdx.x / kLanes; token < a.tokens; token += warps) {
+    const plan::StateRows rows = state_rows(a, token);
+    if (a.written != nullptr && threadIdx.x % kLanes == 0) a.written[token] = rows.partner >= 0 ? 1 : 0;
+    if (rows.partner < 0) continue;
+    const int64_t before = find_token(a, token, -1, rows.partner);
     const float* own = a.kv_score + token * a.score_stride;
-    const float* partner = nullptr;
-    bool partner_aligned = a.score_aligned;
-    if constexpr (kRatio == 2) {
-      const plan::StateRows rows = state_rows(a, token);
-      if (a.written != nullptr && first_lane) a.written[token] = rows.partner >= 0 ? 1 : 0;
-      if (rows.partner < 0) continue;
-      const int64_t before = find_token(a, token, -1, rows.partner);
-      partner = before >= 0 ? a.kv_score + before * a.score_stride : a.state + rows.partner * kStateWidth;
-      partner_aligned = before >= 0 ? a.score_aligned : a.state_aligned;
-    } else if (a.written != nullptr && first_lane) {
-      a.written[token] = 1;
-    }
+    const float* partner = before >= 0 ? a.kv_score + before * a.score_stride : a.state + rows.partner * kStateWidth;
+    const bool partner_aligned = before >= 0 ? a.score_aligned : a.state_aligned;
     float pooled[kRuns][kRun];
 #pragma unroll
     for (int run = 0; run < kRuns; ++run) {
-      load_dims(a, own, run, pooled[run], a.score_aligned);
-      if constexpr (kRatio == 2) {
-        float first[kRun];
-        float first_score[kRun];
-        float second_score[kRun];
-        load_dims(a, partner, run, first, partner_aligned);
-        load_dims(a, partner + kPooledWidth, run, first_score, partner_aligned);
-        load_dims(a, own + kPooledWidth, run, second_score, a.score_aligned);
+      float first[kRun];
+      float first_score[kRun];
+      float second[kRun];
+      float second_score[kRun];
+      load_dims(a, partner, run, first, partner_aligned);
+      load_dims(a, partner + kPooledWidth, run, first_score, partner_aligned);
+      load_dims(a, own, run, second, a.score_aligned);
+      load_dims(a, own + kPooledWidth, run, second_score, a.score_aligned);
 #pragma unroll
-        for (int i = 0; i < kRun; ++i) {
-          pooled[run][i] = pool(first[i], pooled[run][i], first_score[i], second_score[i]);
-        }
-      }
+      for (int i = 0; i < kRun; ++i) pooled[run][i] = pool(first[i], second[i], first_score[i], second_score[i]);
     }
     store_latent(a, token, pooled);
   }
@@ -156,6 +147,15 @@ __global__ void __launch_bounds__(kWarps* kLanes) store_tokens(const CompressArg
 }  // namespace
 
 Status kv_compress(const megamla_kv_compress_params& p, const megamla_exec& exec) {
+  uint8_t* written = present(p.written) ? data<uint8_t>(p.written) : nullptr;
+  if (p.compress_ratio == 1) {
+    megamla_rms_norm_params norm{};
+    norm.eps = p.eps;
+    norm.x = p.kv_score;
+    norm.weight = p.weight;
+    norm.y = p.latent;
+    return normalise_rows("kv_compress", norm, written, exec.stream);
+  }
   CompressArgs a{};
   a.kv_score = data<const float>(p.kv_score);
   a.score_stride = p.kv_score.stride[0];
@@ -165,11 +165,10 @@ Status kv_compress(const megamla_kv_compress_params& p, const megamla_exec& exec
   a.tokens = p.kv_score.shape[0];
   a.latent = data<format::Bf16>(p.latent);
   a.latent_stride = p.latent.stride[0];
-  a.written = present(p.written) ? data<uint8_t>(p.written) : nullptr;
+  a.written = written;
   const int64_t blocks = (a.tokens + kWarps - 1) / kWarps;
   const LaunchShape shape =
       overlapping({std::min<int64_t>(blocks, 64 * multiprocessors(p.kv_score.cuda_device)), kWarps * kLanes});
-  if (p.compress_ratio == 1) return launch("kv_compress", shape, exec.stream, compress_tokens<1>, a);
   a.token_to_req = data<const int32_t>(p.token_to_req);
   a.positions = {p.positions.data, p.positions.dtype == MEGAMLA_I64};
   a.state_block = data<const int32_t>(p.state_block);
@@ -178,7 +177,7 @@ Status kv_compress(const megamla_kv_compress_params& p, const megamla_exec& exec
   a.state_aligned = rows_aligned(a.state, 0);
   a.blocks = p.state.shape[0];
   a.capacity = p.state.shape[1];
-  MEGAMLA_RETURN_IF_ERROR(launch("kv_compress", shape, exec.stream, compress_tokens<2>, a));
+  MEGAMLA_RETURN_IF_ERROR(launch("kv_compress", shape, exec.stream, compress_tokens, a));
   return launch("kv_compress", shape, exec.stream, store_tokens, a);
 }
 

@@ -1,5 +1,4 @@
-// The arithmetic that RMSNorm needs wherever it is done: in double precision, as the reference does it, so that a row
-// is rounded once.
+// The arithmetic that RMSNorm needs wherever it is done: in double precision, so that a row is rounded once.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +13,14 @@ __device__ inline double warp_sum(double value) {
   return value;
 }
 
-// rsqrt(mean + eps); 0 for a row of zeros with eps 0.
-__device__ inline double norm_factor(double squares, int64_t width, float eps) {
-  const double mean = squares / static_cast<double>(width) + static_cast<double>(eps);
-  return mean > 0 ? 1 / sqrt(mean) : 0;
+// 1 / sqrt(mean + eps), to a unit or two in the last place of a double; 0 for a row of zeros with eps 0.
+__device__ inline double norm_factor(double squares, double inverse_width, float eps) {
+  const double mean = squares * inverse_width + static_cast<double>(eps);
+  return mean > 0 ? rsqrt(mean) : 0;
 }
 
-__device__ inline format::Bf16 normalised(float x, double factor, format::Bf16 weight) {
-  return format::to_bf16(static_cast<float>(x * factor * static_cast<double>(to_float(weight))));
+__device__ inline float normalised(float x, double factor, float weight) {
+  return static_cast<float>(x * factor * static_cast<double>(weight));
 }
 
 }  // namespace megamla::cuda

@@ -90,4 +90,28 @@ __device__ inline Found find_request(const Batch& batch, const int32_t* extras, 
   return Places(lists, extras, search(lists, token)).read();
 }
 
+// The same for kTokens tokens a warp: lane l looks for token `index`, that of lane l % kTokens, as query_start_loc
+// counts it. Guesses that are wrong are searched for by all lanes, one token after the other.
+template <int kTokens>
+__device__ inline Found find_requests(const Batch& batch, const int32_t* extras, const Places& likely, int64_t index) {
+  int64_t token = index;
+  if constexpr (kTokens == 1) return find_request(batch, extras, likely, index, false, token);
+  const plan::RaggedBatch& lists = batch.lists;
+  if (lists.num_requests == 0) return {-1, {0, 0, 0}, 0};
+  Found found = likely.read();
+  const bool inside = token >= ptx::load_here(lists.query_start_loc) &&
+                      token < ptx::load_here(lists.query_start_loc + lists.num_requests);
+  const bool wrong = inside && !found.query.holds(token);
+  const int own = static_cast<int>(threadIdx.x) % kTokens;
+  int64_t request = 0;
+  for (unsigned all = __ballot_sync(kFullWarp, wrong) & ((1U << kTokens) - 1); all != 0; all &= all - 1) {
+    const int other = __ffs(static_cast<int>(all)) - 1;
+    const int64_t low = search(lists, __shfl_sync(kFullWarp, token, other));
+    if (other == own) request = low;
+  }
+  if (wrong) found = Places(lists, extras, request).read();
+  if (!inside) found.request = -1;
+  return found;
+}
+
 }  // namespace megamla::cuda
