@@ -322,7 +322,7 @@ Status swa_metadata(const megamla_swa_metadata_params& p, const megamla_exec& ex
     const int64_t blocks = (tokens + tokens_of_block - 1) / tokens_of_block + (a.prefills + kThreads - 1) / kThreads;
     return launch("swa_metadata", shape_of(blocks, kThreads, p.seq_lens.cuda_device), exec.stream, kernel, a);
   };
-  constexpr int64_t kFewTokens = 2048;
+  constexpr int64_t kFewTokens = 8192;
   constexpr int kTogether = 8;
   if (a.tokens <= kFewTokens) return run(swa_metadata_items<1>, kWarps);
   return run(swa_metadata_items<kTogether>, kWarps * kTogether);

@@ -23,7 +23,7 @@ class SideStream {
   Status order(int point, CUstream_st* first, CUstream_st* second) const;
 
  private:
-  static constexpr int kPoints = 3;
+  static constexpr int kPoints = 2;
   int32_t device_ = -1;
   CUevent_st* events_[kPoints] = {};
 };

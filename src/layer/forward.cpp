@@ -148,11 +148,13 @@ Status MegaAttentionLayer::forward(const megamla_forward_params& params, const m
     run.side.workspace = static_cast<char*>(run.exec.workspace) + run.exec.workspace_bytes;
   }
 
-  MEGAMLA_RETURN_IF_ERROR(side_stream_.order(ops::SideStream::kBegin, run.exec, run.side));
+  // The projections of x fill the GPU and follow each other closely; the side stream's small ops are done before wq_b
+  // is.
+  MEGAMLA_RETURN_IF_ERROR(project_hidden(run));
+  MEGAMLA_RETURN_IF_ERROR(project_compressor(run));
+  MEGAMLA_RETURN_IF_ERROR(side_stream_.order(ops::SideStream::kProjected, run.exec, run.side));
   MEGAMLA_RETURN_IF_ERROR(list_keys(run));
   MEGAMLA_RETURN_IF_ERROR(write_compressed(run));
-  MEGAMLA_RETURN_IF_ERROR(project_hidden(run));
-  MEGAMLA_RETURN_IF_ERROR(side_stream_.order(ops::SideStream::kHidden, run.exec, run.side));
   MEGAMLA_RETURN_IF_ERROR(write_window(run));
   MEGAMLA_RETURN_IF_ERROR(project_query(run));
   MEGAMLA_RETURN_IF_ERROR(side_stream_.order(ops::SideStream::kEnd, run.side, run.exec));
@@ -221,21 +223,28 @@ Status MegaAttentionLayer::write_window(Run& run) const {
   return call(megamla_kv_insert(&insert, &run.side));
 }
 
-// On a kv source: the compressor's latent into the compressed cache.
+bool MegaAttentionLayer::writes_compressed(const Run& run) const {
+  return role_of(config_) == MEGAMLA_ROLE_KV_SOURCE && run.params.skip_cache_writes == 0;
+}
+
+// On a kv source: what the compressor makes latents of.
+Status MegaAttentionLayer::project_compressor(Run& run) const {
+  if (!writes_compressed(run)) return {};
+  return linear(config_, with_group(run.real(run.params.x)), loader_.weights().compressor, nullptr,
+                MEGAMLA_LINEAR_WEIGHT_BF16, with_group(run.real(run.views.kv_score)), run.exec);
+}
+
+// Its latents into the compressed cache.
 Status MegaAttentionLayer::write_compressed(Run& run) const {
-  if (role_of(config_) != MEGAMLA_ROLE_KV_SOURCE || run.params.skip_cache_writes != 0) return {};
+  if (!writes_compressed(run)) return {};
   const StepViews& v = run.views;
   const megamla_step_metadata& m = run.metadata;
-  const Weights& w = loader_.weights();
-  const megamla_tensor scores = run.real(v.kv_score);
-  MEGAMLA_RETURN_IF_ERROR(linear(config_, with_group(run.real(run.params.x)), w.compressor, nullptr,
-                                 MEGAMLA_LINEAR_WEIGHT_BF16, with_group(scores), run.side));
   megamla_kv_compress_params compress;
   megamla_kv_compress_init(&compress);
   compress.compress_ratio = static_cast<int32_t>(config_.compress_ratio);
   compress.eps = config_.rms_norm_eps;
-  compress.kv_score = scores;
-  compress.weight = w.compressor_norm.view();
+  compress.kv_score = run.real(v.kv_score);
+  compress.weight = loader_.weights().compressor_norm.view();
   if (config_.compress_ratio == 2) {
     compress.token_to_req = run.real(v.token_to_req);
     compress.positions = run.real(m.positions);

@@ -31,6 +31,8 @@ class MegaAttentionLayer {
   Status project_hidden(Run& run) const;
   Status project_query(Run& run) const;
   Status write_window(Run& run) const;
+  bool writes_compressed(const Run& run) const;
+  Status project_compressor(Run& run) const;
   Status write_compressed(Run& run) const;
   Status list_keys(Run& run) const;
   Status prefill_segment(Run& run) const;

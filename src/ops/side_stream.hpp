@@ -17,7 +17,7 @@ class SideStream {
     return {};
   }
   // Where the streams of a step meet.
-  enum Point { kBegin, kHidden, kEnd };
+  enum Point { kProjected, kEnd };
   // What `second` gets from now on runs after what `first` has got so far.
   Status order([[maybe_unused]] Point point, [[maybe_unused]] const megamla_exec& first,
                [[maybe_unused]] const megamla_exec& second) const {
