@@ -121,7 +121,11 @@ Status decode_attention(const megamla_decode_attention_params& p, const megamla_
   d.keys[1] = keys_of(p.compressed, p.compressed_slots, p.compressed_lens);
   const auto window = static_cast<megamla_kv_format>(p.window.format);
   const auto compressed = static_cast<megamla_kv_format>(p.compressed.format);
-  if (few) {
+  bool eights = false;
+  MEGAMLA_CUDA_CALL("decode_attention",
+                    few_heads::attends_eights(d, window, compressed, p.batch_invariant != 0, &eights));
+  if (eights) few_heads::cut_into_eights(d);
+  if (few || eights) {
     MEGAMLA_CUDA_CALL("decode_attention", few_heads::launch(d, window, compressed, p.batch_invariant != 0, stream));
     return {};
   }

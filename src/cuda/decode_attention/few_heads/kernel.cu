@@ -252,29 +252,40 @@ cudaError_t share_device(const Variant& variant, plan::ShareDevice* device) {
   return error;
 }
 
+int row_steps(const DecodeParams& params) {
+  const auto steps = [](int width) { return (width + kStepKeys - 1) / kStepKeys; };
+  return steps(params.keys[0].width) + steps(params.keys[1].width);
+}
+
 }  // namespace
+
+void cut_into_eights(DecodeParams& params) {
+  const uint32_t tokens = params.items >> params.head_tiles_log;
+  while (params.live_heads > 8 << params.head_tiles_log) ++params.head_tiles_log;
+  params.items = tokens << params.head_tiles_log;
+}
+
+cudaError_t attends_eights(const DecodeParams& params, megamla_kv_format window, megamla_kv_format compressed,
+                           bool batch_invariant, bool* yes) {
+  DecodeParams cut = params;
+  cut_into_eights(cut);
+  plan::ShareDevice device{};
+  const cudaError_t error = share_device(variant_of<1>(window, compressed), &device);
+  *yes = error == cudaSuccess && plan::fully_shared({cut.items, row_steps(params), batch_invariant}, device);
+#if defined(MEGAMLA_TUNE)  // for sweeps on a device
+  if (const char* eights = std::getenv("MEGAMLA_FEW_HEADS_EIGHTS")) *yes = std::atoi(eights) != 0;
+#endif
+  return error;
+}
 
 cudaError_t launch(DecodeParams params, megamla_kv_format window, megamla_kv_format compressed, bool batch_invariant,
                    cudaStream_t stream) {
-  const auto steps = [](int width) { return (width + kStepKeys - 1) / kStepKeys; };
-  const int row_steps = steps(params.keys[0].width) + steps(params.keys[1].width);
-  Variant variant = variant_of<1>(window, compressed);
+  const int heads = (params.live_heads + (1 << params.head_tiles_log) - 1) >> params.head_tiles_log;
+  const Variant variant = heads > 8 ? variant_of<2>(window, compressed) : variant_of<1>(window, compressed);
   plan::ShareDevice device{};
-  cudaError_t error = share_device(variant, &device);
+  const cudaError_t error = share_device(variant, &device);
   if (error != cudaSuccess) return error;
-  const int head_tile = (params.live_heads + (1 << params.head_tiles_log) - 1) >> params.head_tiles_log;
-  if (head_tile > 8) {
-    // Few tokens: eight heads at a time have twice as many crews.
-    if (plan::fully_shared({2 * int64_t{params.items}, row_steps, batch_invariant}, device)) {
-      params.items *= 2;
-      ++params.head_tiles_log;
-    } else {
-      variant = variant_of<2>(window, compressed);
-      error = share_device(variant, &device);
-      if (error != cudaSuccess) return error;
-    }
-  }
-  plan::DecodeShares shares = plan::decode_shares({params.items, row_steps, batch_invariant}, device);
+  plan::DecodeShares shares = plan::decode_shares({params.items, row_steps(params), batch_invariant}, device);
 #if defined(MEGAMLA_TUNE)  // for sweeps on a device
   if (const char* blocks = std::getenv("MEGAMLA_FEW_HEADS_BLOCKS")) shares.blocks = std::atoi(blocks);
   if (const char* warps = std::getenv("MEGAMLA_FEW_HEADS_WARPS")) shares.warps = std::atoi(warps);
