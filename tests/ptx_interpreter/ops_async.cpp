@@ -1,6 +1,7 @@
-// cp.async and cp.async.bulk. Bytes land when they are waited for, so that a kernel that does not wait is found out;
-// with an odd seed they land at once.
+// cp.async, cp.async.bulk and st.async. Bytes land when they are waited for, so that a kernel that does not wait is
+// found out; with an odd seed they land at once.
 #include <algorithm>
+#include <array>
 
 #include "barriers.hpp"
 #include "binder.hpp"
@@ -145,6 +146,36 @@ void bulk(Warp& w, const Instruction& in) {
   });
 }
 
+// st.async: registers to shared memory of any block of the cluster.
+void store_async(Warp& w, const Instruction& in) {
+  each_lane(w.exec, [&](int i) {
+    const uint64_t to = lane_address(w, in, i);
+    const uint64_t barrier = read_lane(w, in.extra->c[0], i) + static_cast<uint64_t>(in.extra->numbers[1]);
+    std::array<uint32_t, 4> words{};
+    const size_t bytes = in.extra->b.size() * sizeof(uint32_t);
+    for (size_t k = 0; k < in.extra->b.size(); ++k) words[k] = static_cast<uint32_t>(read_lane(w, in.extra->b[k], i));
+    if (to % bytes != 0) fail_alignment(w, "shared", to, bytes, i);
+    post(w, [&w, to, bytes, barrier, words, i] {
+      std::memcpy(shared_at(w, to, bytes, i, true, Access::kWrite), words.data(), bytes);
+      MbarrierPlace(w, barrier, i, true).change(0, -static_cast<int64_t>(bytes));
+    });
+  });
+}
+
+bool bind_store_async(Binder& b) {
+  if (!b.has("mbarrier::complete_tx::bytes") || bytes_of(b.type) != 4 || b.operands() != 3) return false;
+  const Operand& data = b.operand(1);
+  for (const Operand& part : data.kind == Operand::Kind::kVector ? data.parts : std::vector<Operand>{data}) {
+    b.extra().b.push_back(b.read(part, false));
+  }
+  b.address(b.operand(2));
+  b.extra().c = {b.in.a};
+  b.extra().numbers[1] = b.in.value;
+  b.address(b.operand(0));
+  b.in.run = &store_async;
+  return true;
+}
+
 // cp.async.bulk.prefetch.L2 moves nothing that a program could see, also before griddepcontrol.wait; but what it names
 // must exist.
 void bulk_prefetch(Warp& w, const Instruction& in) {
@@ -203,6 +234,7 @@ bool bind_bulk(Binder& b) {
 }  // namespace
 
 bool bind_async(Binder& b) {
+  if (b.op() == "st" && b.has("async")) return bind_store_async(b);
   if (b.op() != "cp" || !b.has("async")) return false;
   if (b.has("bulk")) return bind_bulk(b);
   if (b.has("commit_group")) {

@@ -20,11 +20,15 @@ constexpr int kProducerRegisters = 64;
 static_assert(2 * kValueRegisters + kScoreRegisters + kProducerRegisters <= 4 * 128);
 static_assert(kThreads == 4 * 128);
 
-// One arrival a warp of the role that arrives.
+// One arrival a warp of the role that arrives; one at the barriers that count bytes.
 __device__ __forceinline__ void init_barriers(Barriers& barriers, int thread) {
   uint64_t* all = &barriers.keys_full[0][0];
   static_assert(kProducerWarps == 4 && kScoreThreads == 4 * 32 && kValueThreads == 2 * 4 * 32);
-  if (thread < kBarriers) ptx::mbarrier_init(all + thread, all + thread == &barriers.stats_empty ? 8 : 4);
+  const bool counts_bytes = thread >= kBarriers - kClusterBarriers;
+  if (thread < kBarriers) {
+    ptx::mbarrier_init(all + thread, counts_bytes ? 1 : all + thread == &barriers.stats_empty ? 8 : 4);
+    ptx::fence_barrier_init();
+  }
 }
 
 template <class First, class Second>
@@ -37,10 +41,12 @@ __global__ void __launch_bounds__(kThreads, 1) decode_attention_kernel(const __g
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
   if (warp < kValueThreads / 32) {
     init_barriers(shared.barriers, threadIdx.x);
+    if (p.cluster > 1) ptx::cluster_arrive();
     __syncthreads();
     ptx::take_registers<kValueRegisters>();
     Values(p, shared, threadIdx.x).run();
   } else if (warp < (kValueThreads + kScoreThreads) / 32) {
+    if (p.cluster > 1) ptx::cluster_arrive_plain();
     __syncthreads();
     ptx::take_registers<kScoreRegisters>();
     Scores(p, shared, threadIdx.x - kValueThreads).run();
@@ -48,15 +54,10 @@ __global__ void __launch_bounds__(kThreads, 1) decode_attention_kernel(const __g
     // The way to the first record is the longest: it begins before the barriers are ready.
     Producer<First, Second> producer(p, shared, threadIdx.x - kValueThreads - kScoreThreads);
     producer.begin();
+    if (p.cluster > 1) ptx::cluster_arrive_plain();
     __syncthreads();
     ptx::give_registers<kProducerRegisters>();
     producer.run();
-    if (shares_a_row(p)) {  // meets the other roles where they merge
-      for (int meeting = 0; meeting < kMeetings; ++meeting) {
-        ptx::cluster_arrive_plain();
-        ptx::cluster_wait();
-      }
-    }
   }
 }
 

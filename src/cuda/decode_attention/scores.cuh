@@ -204,7 +204,7 @@ struct Scores {
       sum[r] += __shfl_xor_sync(~0u, sum[r], 1);
       sum[r] += __shfl_xor_sync(~0u, sum[r], 2);
       if (thread % 4 != 0) continue;
-      if (row.ranks > 1 || row.parts > 1) {
+      if (row.parts > 1) {
         shared.row_max[head() + r * 8] = m[r];
         shared.row_sum[head() + r * 8] = sum[r];
       } else {
@@ -215,42 +215,73 @@ struct Scores {
     }
   }
 
-  // The weights of a cluster's partial results, one thread a head; its loads are far apart and go out together.
+  __device__ __forceinline__ MergeStats& merge_stats() const { return *reinterpret_cast<MergeStats*>(shared.q); }
+
+  // Tells the blocks of the cluster where this one takes their units of a shared row: Q and keys have done their part.
+  // Units of bf16 are half as long: a stage is enough, and the last tile's may still be in use.
+  __device__ __forceinline__ void offer_places(const Row& row) const {
+    ptx::cluster_wait();  // all blocks' barriers are ready
+    if (thread >= 32) return;
+    const bool packed = p.output == MEGAMLA_OUTPUT_FP8_PAIR;
+#pragma unroll 1
+    for (int i = 0; i < 4; ++i) {
+      ptx::mbarrier_wait(&shared.barriers.keys_empty[ring.stage()][i], ring.parity() ^ 1);
+      const Ring last{ring.tiles - 1};
+      if (!packed && ring.tiles > 0) ptx::mbarrier_wait(&shared.barriers.keys_empty[last.stage()][i], last.parity());
+    }
+    if (thread == 0) {
+      ptx::mbarrier_expect(&shared.barriers.places_full, row.ranks * sizeof(uint32_t));
+      ptx::mbarrier_expect(&shared.barriers.sums_full, row.ranks * kTileHeads * sizeof(float2));
+      ptx::mbarrier_expect(&shared.barriers.units_full, Units(p, row).of_rank(row.rank) * row.ranks *
+                                                            (packed ? kMostUnitBytes / 2 : kMostUnitBytes));
+    }
+    __syncwarp();
+    if (thread < row.ranks) {
+      ptx::store_cluster_async(ptx::cluster_address(ptx::shared_address(&shared.unit_places[row.rank]), thread),
+                               ptx::shared_address(shared.keys[packed ? ring.stage() : 0]),
+                               ptx::cluster_address(ptx::shared_address(&shared.barriers.places_full), thread));
+    }
+  }
+
+  // To all blocks of the cluster, whose Q is no longer needed: a head's four lanes take turns.
+  __device__ __forceinline__ void send_sums(const Row& row, const float (&m)[2], const float (&sum)[2]) const {
+    ptx::mbarrier_wait(&shared.barriers.places_full, 0);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float total = sum[r] + __shfl_xor_sync(~0u, sum[r], 1);
+      total += __shfl_xor_sync(~0u, total, 2);
+      const uint32_t place = ptx::shared_address(&merge_stats().of[row.rank][head() + r * 8]);
+      const uint32_t barrier = ptx::shared_address(&shared.barriers.sums_full);
+#pragma unroll 1
+      for (int to = thread % 4; to < row.ranks; to += 4) {
+        ptx::store_cluster_async(ptx::cluster_address(place, to), uint2{__float_as_uint(m[r]), __float_as_uint(total)},
+                                 ptx::cluster_address(barrier, to));
+      }
+    }
+  }
+
+  // The weights of a cluster's partial results, one thread a head.
   __device__ __forceinline__ void weigh(const Row& row, bool outside) const {
-    ptx::cluster_arrive();
-    ptx::cluster_wait();  // all blocks have published
+    ptx::mbarrier_wait(&shared.barriers.sums_full, 0);
     if (thread < kTileHeads) {
-      MergeTable& table = *reinterpret_cast<MergeTable*>(shared.q);
-      const uint32_t max_at = ptx::shared_address(&shared.row_max[thread]);
-      const uint32_t sum_at = ptx::shared_address(&shared.row_sum[thread]);
-      float maxima[plan::kMostClusterBlocks];
-      float sums[plan::kMostClusterBlocks];
-#pragma unroll
-      for (int other = 0; other < plan::kMostClusterBlocks; ++other) {
-        const int from = min(other, row.ranks - 1);
-        maxima[other] = ptx::load_cluster(ptx::cluster_address(max_at, from));
-        sums[other] = ptx::load_cluster(ptx::cluster_address(sum_at, from));
-      }
+      MergeStats& stats = merge_stats();
       float m = kNoMaximum;
-#pragma unroll
-      for (int other = 0; other < plan::kMostClusterBlocks; ++other) m = fmaxf(m, maxima[other]);
+#pragma unroll 4
+      for (int other = 0; other < row.ranks; ++other) m = fmaxf(m, stats.of[other][thread].x);
       float sum = 0;
-#pragma unroll
-      for (int other = 0; other < plan::kMostClusterBlocks; ++other) {
-        const float weight = other < row.ranks ? exp2_approx(maxima[other] - m) : 0;
-        sum += weight * sums[other];
-        table.weight[other][thread] = weight;
+#pragma unroll 4
+      for (int other = 0; other < row.ranks; ++other) {
+        const float2 of_other = stats.of[other][thread];
+        const float weight = exp2_approx(of_other.x - m);
+        sum += weight * of_other.y;
+        stats.of[other][thread].x = weight;
       }
-      table.factor[thread] =
-          output_factor(p, outside, row.first_head + thread, shared.sink[row.first_head + thread], m, sum);
-      if (row.rank == 0) store_lse(p, row.token, outside, row.first_head + thread, m, sum);
+      const int h = row.first_head + thread;
+      shared.factor[thread] = output_factor(p, outside, h, shared.sink[h], m, sum);
+      if (row.rank == 0) store_lse(p, row.token, outside, h, m, sum);
     }
     __syncwarp();
     if (thread % 32 == 0) ptx::mbarrier_arrive(&shared.barriers.stats_full);
-    for (int meeting = 1; meeting < kMeetings; ++meeting) {
-      ptx::cluster_arrive_plain();
-      ptx::cluster_wait();
-    }
   }
 
   // Finds out which row is the index-th, and asks for its lengths, its position and its Q.
@@ -334,13 +365,17 @@ struct Scores {
         ptx::forget(index);
         thread = thread_of_role();
         const bool outside = rotation_of(p, shared.coming[index & 1].position).outside;
+        if (row.ranks > 1) {  // the last one
+          offer_places(row);
+          ptx::mbarrier_wait(&shared.barriers.stats_empty, index & 1);
+          send_sums(row, m, sum);
+          weigh(row, outside);
+          trace(Trace::kPublished);
+          return;
+        }
         ptx::mbarrier_wait(&shared.barriers.stats_empty, index & 1);  // the row before has ended
         publish(row, outside, m, sum);
         trace(Trace::kPublished);
-        if (row.ranks > 1) {  // the last one
-          weigh(row, outside);
-          return;
-        }
       }
       tiles = begin_row(index + 1);
       const Row& row = shared.rows[(index + 1) % kRows];

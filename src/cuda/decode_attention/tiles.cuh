@@ -117,12 +117,17 @@ struct Barriers {
   uint64_t p_full[kStages];             // scores -> values
   uint64_t stats_full;                  // scores -> values: what a row ends with, and the next one's tiles
   uint64_t stats_empty;                 // values -> scores
+  // Of a row that the blocks of a cluster share, from all of them, by bytes:
+  uint64_t places_full;  // where each takes the others' units
+  uint64_t sums_full;    // maxima and sums
+  uint64_t units_full;   // units that this block merges
 };
 constexpr int kBarriers = sizeof(Barriers) / sizeof(uint64_t);
+constexpr int kClusterBarriers = 3;
 
 struct Shared {
-  alignas(1024) uint8_t q[kQueryBlocks * kBlockBytes];  // at the end of a shared row its MergeTable
-  alignas(1024) uint8_t keys[kStages][kTileBytes];      // at the end of a shared row the partial O
+  alignas(1024) uint8_t q[kQueryBlocks * kBlockBytes];  // at the end of a shared row its MergeStats
+  alignas(1024) uint8_t keys[kStages][kTileBytes];      // at the end of a shared row units of O
   alignas(1024) uint8_t p[kStages][kBlockBytes];
   alignas(16) uint8_t raw[kProducerWarps][2][kPlaceBytes];
   alignas(16) float rotation[2][format::kRopeDim];  // cos, sin of a row's position; by the row's parity
@@ -138,7 +143,8 @@ struct Shared {
   int32_t lengths[kProducerWarps][kLengths][2];
   alignas(8) uint8_t valid[kStages][kTileKeys / 8];  // bit k % 8 of byte k / 8
   float alpha[kStages][kTileHeads];                  // what the accumulators of a head are multiplied by before a tile
-  float row_max[kTileHeads];                         // of a shared row
+  uint32_t unit_places[plan::kMostClusterBlocks];    // of a shared row: where each block of the cluster takes units
+  float row_max[kTileHeads];                         // of a row in parts
   float row_sum[kTileHeads];
   float factor[kTileHeads];    // from accumulators to output; negative: zeros, whatever the accumulators are
   float sink[2 * kTileHeads];  // of all heads
@@ -150,15 +156,35 @@ struct Shared {
 static_assert(sizeof(Shared) <= 232448);
 constexpr int kSharedBytes = sizeof(Shared);
 
-// How often all threads of a cluster meet at the end of a shared row: maxima and sums are there, partial O are there,
-// and have been read.
-constexpr int kMeetings = 3;
-// Weights of the blocks' partial results, then the factor of their sum.
-struct MergeTable {
-  float weight[plan::kMostClusterBlocks][kTileHeads];
-  float factor[kTileHeads];
+// The end of a row that the blocks of a cluster share. 32 dims of 16 heads of each block's partial O, as a warp of the
+// values role holds them, are a unit. A unit is merged by one of the blocks: all push theirs to it as soon as they have
+// it. The first 64 take the place of keys, the others, of which there are few, that of Q behind the statistics.
+struct MergeStats {
+  float2 of[plan::kMostClusterBlocks][kTileHeads];  // maximum and sum; then weight
 };
-static_assert(sizeof(MergeTable) <= sizeof(Shared::q));
+constexpr int kUnitsInKeys = 64;
+constexpr int most_unit_places() {
+  int most = 0;
+  for (int n = 2; n <= plan::kMostClusterBlocks; ++n) {
+    const int places = (kUnitsInKeys + n - 1) / n * n;
+    most = places > most ? places : most;
+  }
+  return most;
+}
+constexpr int kMostUnitBytes = 32 * 16 * 4;
+static_assert(sizeof(MergeStats) + (most_unit_places() - kUnitsInKeys) * kMostUnitBytes <= sizeof(Shared::q));
+static_assert(kUnitsInKeys * kMostUnitBytes <= sizeof(Shared::keys));
+
+struct Units {
+  int ranks;
+  int head_blocks;  // of 16 heads: those with a head that is there
+  __device__ __forceinline__ Units(const DecodeParams& p, const Row& row)
+      : ranks(row.ranks), head_blocks((min(p.live_heads - row.first_head, kTileHeads) + 15) / 16) {}
+  // Each of the 8 warps of the values role has 8 units, if its heads are there.
+  __device__ __forceinline__ int of_rank(int rank) const { return (16 * head_blocks - rank + ranks - 1) / ranks; }
+  __device__ __forceinline__ bool has(int warp) const { return warp % 4 < head_blocks; }
+  __device__ __forceinline__ int first_of(int warp) const { return (warp / 4 * head_blocks + warp % 4) * 8; }
+};
 
 // A ring of stages as one role walks it: one register.
 struct Ring {

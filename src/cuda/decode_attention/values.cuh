@@ -137,8 +137,7 @@ struct Values {
     }
   }
 
-  // Blocks of a cluster leave their partial O in their key stages; each then merges every ranks-th group of 32 dims,
-  // rank after rank. What becomes e4m3 crosses the cluster as bf16: half the bytes, of what takes longest here.
+  // What becomes e4m3 goes to other blocks as bf16: half the bytes, of what takes longest there.
   template <bool kPacked>
   static constexpr int kVectors = kPacked ? 2 : 4;  // 16 bytes, of a group's 16 accumulators
   template <bool kPacked>
@@ -152,17 +151,7 @@ struct Values {
     const float* x = o + i * 4;
     return {__float_as_uint(x[0]), __float_as_uint(x[1]), __float_as_uint(x[2]), __float_as_uint(x[3])};
   }
-  template <bool kPacked>
-  __device__ __forceinline__ void leave_partial(const float (&o)[kAccumulators]) {
-    ptx::named_barrier<2, kValueThreads>();  // both warpgroups are done with the stages
-    const uint32_t partial = ptx::shared_address(shared.keys) + thread * 16;
-#pragma unroll
-    for (int i = 0; i < 8 * kVectors<kPacked>; ++i) {
-      ptx::store_shared(partial + i * (kValueThreads * 16), vector_of<kPacked>(o, i));
-    }
-  }
-
-  // v += a rank's accumulators of a group, weighted by head.
+  // v += a part's accumulators of a group, weighted by head.
   __device__ __forceinline__ static void add_partial(const uint4 (&u)[4], const float (&weight)[2], float (&v)[16]) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -184,71 +173,84 @@ struct Values {
     }
   }
 
-  // kGroups of this rank's groups at a time, kRanks ranks of each: all of them on their way at once.
-  template <bool kPacked, int kRanks, int kGroups>
-  __device__ __forceinline__ void merge(int token, int first_head, int rank, int ranks) {
-    const MergeTable& table = *reinterpret_cast<const MergeTable*>(shared.q);
-    const OutputFactor factor[2] = {OutputFactor(table.factor[head()]), OutputFactor(table.factor[head() + 8])};
-    const uint32_t partial = ptx::shared_address(shared.keys) + thread * 16;
-    const int first = first_head + head();
-#pragma unroll 1
-    for (int g = rank; g < 8; g += kGroups * ranks) {
-      float v[kGroups][16] = {};
-#pragma unroll 1
-      for (int from_rank = 0; from_rank < ranks; from_rank += kRanks) {
-        uint4 u[kRanks][kGroups][kVectors<kPacked>];
+  // A unit: 16 bytes of every lane, and so on.
+  template <bool kPacked>
+  static constexpr int kUnitBytes = kVectors<kPacked> * 32 * 16;
+
+  // This warp's units to the blocks that merge them; a lane finds out where one of them goes.
+  template <bool kPacked>
+  __device__ __forceinline__ void push_units(const Row& row, const Units& units,
+                                             const float (&o)[kAccumulators]) const {
+    ptx::mbarrier_wait(&shared.barriers.places_full, 0);
+    const int unit = units.first_of(thread / 32) + thread % 8;
+    const int to = unit % row.ranks;
+    const int place = unit / row.ranks * row.ranks + row.rank;
+    const uint32_t at =
+        (place < kUnitsInKeys ? shared.unit_places[to]
+                              : ptx::shared_address(shared.q) + static_cast<uint32_t>(sizeof(MergeStats)) -
+                                    kUnitsInKeys * kUnitBytes<kPacked>)+place *
+        kUnitBytes<kPacked>;
+    const uint32_t unit_at = ptx::cluster_address(at, to);
+    const uint32_t unit_barrier = ptx::cluster_address(ptx::shared_address(&shared.barriers.units_full), to);
 #pragma unroll
-        for (int k = 0; k < kRanks; ++k) {
-          if (from_rank + k >= ranks) break;
-          const uint32_t from = ptx::cluster_address(partial, from_rank + k);
+    for (int g = 0; g < 8; ++g) {
+      const uint32_t lane_at = __shfl_sync(~0u, unit_at, g) + thread % 32 * 16;
+      const uint32_t barrier = __shfl_sync(~0u, unit_barrier, g);
 #pragma unroll
-          for (int t = 0; t < kGroups; ++t) {
-            if (g + t * ranks >= 8) break;
-#pragma unroll
-            for (int i = 0; i < kVectors<kPacked>; ++i) {
-              u[k][t][i] =
-                  ptx::load_cluster_16(from + ((g + t * ranks) * kVectors<kPacked> + i) * (kValueThreads * 16));
-            }
-          }
-        }
-#pragma unroll
-        for (int k = 0; k < kRanks; ++k) {
-          if (from_rank + k >= ranks) break;
-          const float weight[2] = {table.weight[from_rank + k][head()], table.weight[from_rank + k][head() + 8]};
-#pragma unroll
-          for (int t = 0; t < kGroups; ++t) add_partial(u[k][t], weight, v[t]);
-        }
+      for (int i = 0; i < kVectors<kPacked>; ++i) {
+        ptx::store_cluster_async(lane_at + i * 512, vector_of<kPacked>(o, g * kVectors<kPacked> + i), barrier);
       }
+    }
+  }
+
+  // This block's units, one a warp at a time: block after block.
+  template <bool kPacked>
+  __device__ __forceinline__ void merge_units(const Row& row, const Units& units) const {
+    const MergeStats& stats = *reinterpret_cast<const MergeStats*>(shared.q);
+    const int lane = thread % 32;
+#pragma unroll 1
+    for (int mine = thread / 32; mine < units.of_rank(row.rank); mine += kValueThreads / 32) {
+      const int unit = mine * row.ranks + row.rank;
+      const int warp = unit / 8;  // of those that have units
+      const int h = warp % units.head_blocks * 16 + lane / 4;
+      float v[16] = {};
+#pragma unroll 2
+      for (int from = 0; from < row.ranks; ++from) {
+        const int place = mine * row.ranks + from;
+        const uint32_t at =
+            (place < kUnitsInKeys ? shared.unit_places[row.rank]
+                                  : ptx::shared_address(shared.q) + static_cast<uint32_t>(sizeof(MergeStats)) -
+                                        kUnitsInKeys * kUnitBytes<kPacked>)+place *
+                kUnitBytes<kPacked> +
+            lane * 16;
+        uint4 u[kVectors<kPacked>];
 #pragma unroll
-      for (int t = 0; t < kGroups; ++t) {
-        if (g + t * ranks >= 8) break;
-        const int group = warpgroup * 8 + g + t * ranks;
-        if (kPacked) {
-          store_group_pair(pair_place(p, token, first, group, thread % 4), v[t], factor, first);
-        } else {
-          store_group_plain(token, v[t], factor, first, group);
-        }
+        for (int i = 0; i < kVectors<kPacked>; ++i) u[i] = ptx::load_shared(at + i * 512);
+        const float weight[2] = {stats.of[from][h].x, stats.of[from][h + 8].x};
+        add_partial(u, weight, v);
+      }
+      const OutputFactor factor[2] = {OutputFactor(shared.factor[h]), OutputFactor(shared.factor[h + 8])};
+      const int group = warp / units.head_blocks * 8 + unit % 8;
+      const int first = row.first_head + h;
+      if (kPacked) {
+        store_group_pair(pair_place(p, row.token, first, group, thread % 4), v, factor, first);
+      } else {
+        store_group_plain(row.token, v, factor, first, group);
       }
     }
   }
 
   // The end of a row that the blocks of a cluster share; `weighed` is the phase of stats_full that brings the weights.
   template <bool kPacked>
-  __device__ __forceinline__ void finish_shared(const Row& row, const float (&o)[kAccumulators], uint32_t weighed) {
-    leave_partial<kPacked>(o);
-    ptx::cluster_wait();
-    ptx::cluster_arrive();  // the partial O are there
-    ptx::cluster_wait();
+  __device__ __forceinline__ void finish_shared(const Row& row, const float (&o)[kAccumulators],
+                                                uint32_t weighed) const {
+    const Units units(p, row);
+    if (units.has(thread / 32)) push_units<kPacked>(row, units, o);
     ptx::mbarrier_wait(&shared.barriers.stats_full, weighed);
+    ptx::mbarrier_wait(&shared.barriers.units_full, 0);
     trace(Trace::kMet);
-    if (row.ranks <= 4) {
-      merge<kPacked, 4, kPacked ? 2 : 1>(row.token, row.first_head, row.rank, row.ranks);
-    } else {
-      merge<kPacked, kPacked ? 8 : 4, 1>(row.token, row.first_head, row.rank, row.ranks);
-    }
+    merge_units<kPacked>(row, units);
     trace(Trace::kMerged);
-    ptx::cluster_arrive_plain();  // and have been read
-    ptx::cluster_wait();
   }
 
   // One thread: whether a row's part that has been left is the last to come.
@@ -384,7 +386,6 @@ struct Values {
 #pragma unroll 1
     for (int index = 0; shared.rows[index % kRows].any(); ++index) {
       const Row& row = shared.rows[index % kRows];
-      if (row.ranks > 1) ptx::cluster_arrive_plain();  // the scores role waits there, with what it published
       float o[kAccumulators];
       if (tiles == 0) {
 #pragma unroll

@@ -126,6 +126,24 @@ __device__ __forceinline__ float load_cluster(uint32_t address) {
   return value;
 }
 
+// To another block of the cluster, or this one; that block's mbarrier, which must expect them, counts the bytes as they
+// come.
+__device__ __forceinline__ void store_cluster_async(uint32_t to, uint4 v, uint32_t barrier) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
+               "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "r"(barrier)
+               : "memory");
+}
+__device__ __forceinline__ void store_cluster_async(uint32_t to, uint2 v, uint32_t barrier) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" ::"r"(to), "r"(v.x),
+               "r"(v.y), "r"(barrier)
+               : "memory");
+}
+__device__ __forceinline__ void store_cluster_async(uint32_t to, uint32_t v, uint32_t barrier) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(to), "r"(v),
+               "r"(barrier)
+               : "memory");
+}
+
 __device__ __forceinline__ void store_shared(uint32_t address, uint4 v) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
                : "memory");
