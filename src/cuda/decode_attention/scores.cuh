@@ -307,7 +307,7 @@ struct Scores {
       }
     }
     ptx::commit_copies();
-    if (row.any()) Query::prefetch(p, row, thread);
+    if (row.any() && index > 0) Query::prefetch<kScoreThreads>(p, row, thread);
   }
 
   // How many tiles of the index-th row are this block's, when that has come; the values role is told.
