@@ -126,6 +126,52 @@ TEST(PtxFaults, CopiesLandWhenTheyAreWaitedFor) {
   EXPECT_EQ(copied("", 1), there) << "an odd seed lets them land at once";
 }
 
+// Each of two blocks stores 100 * rank + lane to the other one by st.async, `wait`s, and tells what it finds.
+std::string store_across(const std::string& wait, uint32_t bytes, const Device<uint32_t>& to) {
+  const std::string before = R"(
+    mov.u32 %r1, shared;
+    mov.u32 %r2, %cluster_ctarank;
+    xor.b32 %r3, %r2, 1;
+    shl.b32 %r4, %r0, 2;
+    add.u32 %r5, %r1, %r4;
+    setp.eq.u32 %p0, %r0, 0;
+    @%p0 mbarrier.init.shared::cta.b64 [%r1+128], 1;
+    @%p0 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1+128], BYTES;
+    barrier.cluster.arrive.aligned;
+    barrier.cluster.wait.aligned;
+    mapa.shared::cluster.u32 %r6, %r5, %r3;
+    mapa.shared::cluster.u32 %r7, %r1, %r3;
+    mad.lo.u32 %r8, %r2, 100, %r0;
+    st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%r6], %r8, [%r7+128];
+  )";
+  const std::string after = R"(
+    ld.shared.u32 %r9, [%r5];
+    mad.lo.u32 %r10, %r2, 128, %r4;
+    cvt.u64.u32 %d1, %r10;
+    add.s64 %d2, %d0, %d1;
+    st.global.u32 [%d2], %r9;
+    barrier.cluster.arrive.aligned;
+    barrier.cluster.wait.aligned;
+  )";
+  std::string body = before + wait + after;
+  body.replace(body.find("BYTES"), 5, std::to_string(bytes));
+  return run_body(body, {2, 32, 2, 256}, {to});
+}
+
+TEST(PtxFaults, StoresAcrossACluster) {
+  const std::string wait = "AGAIN:\nmbarrier.try_wait.parity.shared::cta.b64 %p1, [%r1+128], 0;\n@!%p1 bra AGAIN;\n";
+  std::vector<uint32_t> crossed(64);
+  std::iota(crossed.begin(), crossed.begin() + 32, 100U);
+  std::iota(crossed.begin() + 32, crossed.end(), 0U);
+  const Device<uint32_t> to(64);
+  EXPECT_EQ(store_across(wait, 128, to), "");
+  EXPECT_EQ(to.values(), crossed);
+  const Device<uint32_t> early(64);
+  EXPECT_TRUE(says(store_across("", 128, early), {"block 0 of the cluster, which has ended"}));
+  EXPECT_NE(early.values(), crossed);
+  EXPECT_TRUE(says(store_across(wait, 132, to), {"no warp can go on", "for the mbarrier at offset 128"}));
+}
+
 // An mbarrier that `arrivals` complete, of which each of 32 lanes makes one after its copy.
 std::string wait_for_copies(int arrivals, const std::string& init) {
   const Device<uint32_t> from(32);
