@@ -149,6 +149,7 @@ Status decode_attention(const megamla_decode_attention_params& p, const megamla_
   d.spread = split.spread;
   d.whole_items = static_cast<uint32_t>(split.whole_items);
   d.cluster = split.cluster;
+  d.cluster_inverse = static_cast<uint32_t>((0x10000 + split.cluster - 1) / split.cluster);
   d.segments = split.segments;
   d.segment_tiles = split.segment_tiles;
   d.block_segments = split.block_segments;

@@ -53,6 +53,7 @@ struct DecodeParams : AttentionParams {
   DecodeKeys keys[2];      // window, compressed
   int32_t cluster;         // blocks that share a row
   // The kernel for many heads.
+  uint32_t cluster_inverse;  // ceil(2^16 / cluster)
   int32_t q_negative;    // the softmax scale is; logit_scale is positive
   int32_t window_tiles;  // of the window list at its full width
   int32_t tiles;         // of both lists

@@ -232,8 +232,9 @@ struct Scores {
     if (thread == 0) {
       ptx::mbarrier_expect(&shared.barriers.places_full, row.ranks * sizeof(uint32_t));
       ptx::mbarrier_expect(&shared.barriers.sums_full, row.ranks * kTileHeads * sizeof(float2));
-      ptx::mbarrier_expect(&shared.barriers.units_full, Units(p, row).of_rank(row.rank) * row.ranks *
-                                                            (packed ? kMostUnitBytes / 2 : kMostUnitBytes));
+      const int units = in_turns(p, Units(p, row).count() - row.rank + row.ranks - 1);
+      ptx::mbarrier_expect(&shared.barriers.units_full,
+                           units * row.ranks * (packed ? kMostUnitBytes / 2 : kMostUnitBytes));
     }
     __syncwarp();
     if (thread < row.ranks) {

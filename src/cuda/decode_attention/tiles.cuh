@@ -175,16 +175,21 @@ constexpr int kMostUnitBytes = 32 * 16 * 4;
 static_assert(sizeof(MergeStats) + (most_unit_places() - kUnitsInKeys) * kMostUnitBytes <= sizeof(Shared::q));
 static_assert(kUnitsInKeys * kMostUnitBytes <= sizeof(Shared::keys));
 
+// Each of the 8 warps of the values role has 8 units, if the row has its heads. They are dealt out to the blocks in
+// turn.
 struct Units {
-  int ranks;
-  int head_blocks;  // of 16 heads: those with a head that is there
+  int head_blocks;  // of 16 heads
   __device__ __forceinline__ Units(const DecodeParams& p, const Row& row)
-      : ranks(row.ranks), head_blocks((min(p.live_heads - row.first_head, kTileHeads) + 15) / 16) {}
-  // Each of the 8 warps of the values role has 8 units, if its heads are there.
-  __device__ __forceinline__ int of_rank(int rank) const { return (16 * head_blocks - rank + ranks - 1) / ranks; }
+      : head_blocks((min(p.live_heads - row.first_head, kTileHeads) + 15) / 16) {}
   __device__ __forceinline__ bool has(int warp) const { return warp % 4 < head_blocks; }
-  __device__ __forceinline__ int first_of(int warp) const { return (warp / 4 * head_blocks + warp % 4) * 8; }
+  __device__ __forceinline__ int count() const { return head_blocks * 2 * 8; }
+  __device__ __forceinline__ static int first_of(int warp) { return (warp % 4 * 2 + warp / 4) * 8; }
+  __device__ __forceinline__ static int warp_of(int unit) { return unit / 16 + unit / 8 % 2 * 4; }
 };
+// n / p.cluster
+__device__ __forceinline__ int in_turns(const DecodeParams& p, int n) {
+  return static_cast<int>(static_cast<uint32_t>(n) * p.cluster_inverse >> 16);
+}
 
 // A ring of stages as one role walks it: one register.
 struct Ring {

@@ -177,28 +177,30 @@ struct Values {
   template <bool kPacked>
   static constexpr int kUnitBytes = kVectors<kPacked> * 32 * 16;
 
+  // Where a unit's bytes from a block lie: place `place` from `keys` on, or behind the statistics.
+  template <bool kPacked>
+  __device__ __forceinline__ uint32_t unit_at(uint32_t keys, int place) const {
+    const uint32_t behind =
+        ptx::shared_address(shared.q) + static_cast<uint32_t>(sizeof(MergeStats)) - kUnitsInKeys * kUnitBytes<kPacked>;
+    return (place < kUnitsInKeys ? keys : behind) + place * kUnitBytes<kPacked>;
+  }
+
   // This warp's units to the blocks that merge them; a lane finds out where one of them goes.
   template <bool kPacked>
-  __device__ __forceinline__ void push_units(const Row& row, const Units& units,
-                                             const float (&o)[kAccumulators]) const {
+  __device__ __forceinline__ void push_units(const Row& row, const float (&o)[kAccumulators]) const {
     ptx::mbarrier_wait(&shared.barriers.places_full, 0);
-    const int unit = units.first_of(thread / 32) + thread % 8;
-    const int to = unit % row.ranks;
-    const int place = unit / row.ranks * row.ranks + row.rank;
-    const uint32_t at =
-        (place < kUnitsInKeys ? shared.unit_places[to]
-                              : ptx::shared_address(shared.q) + static_cast<uint32_t>(sizeof(MergeStats)) -
-                                    kUnitsInKeys * kUnitBytes<kPacked>)+place *
-        kUnitBytes<kPacked>;
-    const uint32_t unit_at = ptx::cluster_address(at, to);
-    const uint32_t unit_barrier = ptx::cluster_address(ptx::shared_address(&shared.barriers.units_full), to);
+    const int unit = Units::first_of(thread / 32) + thread % 8;
+    const int turn = in_turns(p, unit) * row.ranks;
+    const int to = unit - turn;
+    const uint32_t at = ptx::cluster_address(unit_at<kPacked>(shared.unit_places[to], turn + row.rank), to);
+    const uint32_t barrier = ptx::cluster_address(ptx::shared_address(&shared.barriers.units_full), to);
 #pragma unroll
     for (int g = 0; g < 8; ++g) {
-      const uint32_t lane_at = __shfl_sync(~0u, unit_at, g) + thread % 32 * 16;
-      const uint32_t barrier = __shfl_sync(~0u, unit_barrier, g);
+      const uint32_t lane_at = __shfl_sync(~0u, at, g) + thread % 32 * 16;
+      const uint32_t unit_barrier = __shfl_sync(~0u, barrier, g);
 #pragma unroll
       for (int i = 0; i < kVectors<kPacked>; ++i) {
-        ptx::store_cluster_async(lane_at + i * 512, vector_of<kPacked>(o, g * kVectors<kPacked> + i), barrier);
+        ptx::store_cluster_async(lane_at + i * 512, vector_of<kPacked>(o, g * kVectors<kPacked> + i), unit_barrier);
       }
     }
   }
@@ -207,22 +209,17 @@ struct Values {
   template <bool kPacked>
   __device__ __forceinline__ void merge_units(const Row& row, const Units& units) const {
     const MergeStats& stats = *reinterpret_cast<const MergeStats*>(shared.q);
+    const uint32_t keys = shared.unit_places[row.rank];
     const int lane = thread % 32;
+    const int ranks = row.ranks;
 #pragma unroll 1
-    for (int mine = thread / 32; mine < units.of_rank(row.rank); mine += kValueThreads / 32) {
-      const int unit = mine * row.ranks + row.rank;
-      const int warp = unit / 8;  // of those that have units
-      const int h = warp % units.head_blocks * 16 + lane / 4;
+    for (int unit = thread / 32 * ranks + row.rank; unit < units.count(); unit += kValueThreads / 32 * ranks) {
+      const int warp = Units::warp_of(unit);
+      const int h = warp % 4 * 16 + lane / 4;
       float v[16] = {};
-#pragma unroll 2
-      for (int from = 0; from < row.ranks; ++from) {
-        const int place = mine * row.ranks + from;
-        const uint32_t at =
-            (place < kUnitsInKeys ? shared.unit_places[row.rank]
-                                  : ptx::shared_address(shared.q) + static_cast<uint32_t>(sizeof(MergeStats)) -
-                                        kUnitsInKeys * kUnitBytes<kPacked>)+place *
-                kUnitBytes<kPacked> +
-            lane * 16;
+#pragma unroll 1
+      for (int from = 0; from < ranks; ++from) {
+        const uint32_t at = unit_at<kPacked>(keys, unit - row.rank + from) + lane * 16;
         uint4 u[kVectors<kPacked>];
 #pragma unroll
         for (int i = 0; i < kVectors<kPacked>; ++i) u[i] = ptx::load_shared(at + i * 512);
@@ -230,7 +227,7 @@ struct Values {
         add_partial(u, weight, v);
       }
       const OutputFactor factor[2] = {OutputFactor(shared.factor[h]), OutputFactor(shared.factor[h + 8])};
-      const int group = warp / units.head_blocks * 8 + unit % 8;
+      const int group = warp / 4 * 8 + unit % 8;
       const int first = row.first_head + h;
       if (kPacked) {
         store_group_pair(pair_place(p, row.token, first, group, thread % 4), v, factor, first);
@@ -245,7 +242,7 @@ struct Values {
   __device__ __forceinline__ void finish_shared(const Row& row, const float (&o)[kAccumulators],
                                                 uint32_t weighed) const {
     const Units units(p, row);
-    if (units.has(thread / 32)) push_units<kPacked>(row, units, o);
+    if (units.has(thread / 32)) push_units<kPacked>(row, o);
     ptx::mbarrier_wait(&shared.barriers.stats_full, weighed);
     ptx::mbarrier_wait(&shared.barriers.units_full, 0);
     trace(Trace::kMet);
