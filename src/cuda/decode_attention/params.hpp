@@ -54,9 +54,9 @@ struct DecodeParams : AttentionParams {
   int32_t cluster;         // blocks that share a row
   // The kernel for many heads.
   uint32_t cluster_inverse;  // ceil(2^16 / cluster)
-  int32_t q_negative;    // the softmax scale is; logit_scale is positive
-  int32_t window_tiles;  // of the window list at its full width
-  int32_t tiles;         // of both lists
+  int32_t q_negative;        // the softmax scale is; logit_scale is positive
+  int32_t window_tiles;      // of the window list at its full width
+  int32_t tiles;             // of both lists
   plan::Spread spread;
   uint32_t whole_items;    // kRows: each attended by one block; those after them are shared by the blocks of a cluster
   int32_t segments;        // of a row, where rows are cut alike
