@@ -211,7 +211,9 @@ Command replay_command() {
         ->check(number_in(0, 1))
         ->capture_default_str();
     app.add_flag("--compare-alone", o->replay.compare_alone,
-                 "Replay each request by itself afterwards and compare every row bit for bit (batch-invariant layers)");
+                 "Replay each request by itself afterwards and compare every row bit for bit (batch-invariant layers). "
+                 "On the CPU "
+                 "requests go side by side, one thread each");
     o->device.add(app);
     o->json.add(app);
     return [o] { return run(*o); };

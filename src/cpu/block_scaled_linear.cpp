@@ -64,6 +64,7 @@ class Linear {
         s_(plan::linear_shape(p)),
         method_(method),
         type_(type_of(method)),
+        token_tile_(p.batch_invariant != 0 ? kTokenGranule : kTokenTile),
         threads_(resolve_threads(exec.num_threads)) {
     Scratch scratch(exec.workspace);
     buffers_ = carve(scratch, s_, gemm_element_size(type_), threads_);
@@ -83,9 +84,10 @@ class Linear {
   }
 
  private:
-  // oneDNN takes no rows that overlap, such as one row repeated by a stride of 0.
+  // oneDNN takes no rows that overlap, such as one row repeated by a stride of 0. Batch-invariant rows are always
+  // copied: a product's row stride is part of its shape.
   bool input_in_place() const {
-    return p_.input == MEGAMLA_LINEAR_IN_BF16 && type_ == GemmType::kBf16 &&
+    return p_.batch_invariant == 0 && p_.input == MEGAMLA_LINEAR_IN_BF16 && type_ == GemmType::kBf16 &&
            (p_.x.stride[0] >= s_.in || s_.tokens == 1);
   }
 
@@ -99,7 +101,7 @@ class Linear {
 
   Inputs prepare_inputs(int64_t g, int64_t first, int64_t tokens) {
     const int64_t element = gemm_element_size(type_);
-    const int64_t last = (tokens - 1) / kTokenTile * kTokenTile;
+    const int64_t last = (tokens - 1) / token_tile_ * token_tile_;
     char* buffer = static_cast<char*>(buffers_.x);
     const auto widen_tokens = [&](int64_t begin_token, int64_t count) {
       parallel_ranges(count, threads_, [&](int64_t begin, int64_t end, int worker) {
@@ -235,8 +237,8 @@ class Linear {
     }
     const void* weights = weight_panel(g, n, rows, worker);
     Gemm gemm{.type = type_, .n = rows, .k = s_.in, .ldb = s_.in, .ldc = rows};
-    for (int64_t t = 0; t < tokens; t += kTokenTile) {
-      const int64_t count = std::min(kTokenTile, tokens - t);
+    for (int64_t t = 0; t < tokens; t += token_tile_) {
+      const int64_t count = std::min(token_tile_, tokens - t);
       const bool last = t + count == tokens;
       // There are no rows of zeros behind the inputs of the dots.
       gemm.m = method_ == Method::kDots ? count : format::round_up(count, kTokenGranule);
@@ -273,6 +275,9 @@ class Linear {
   plan::LinearShape s_;
   Method method_;
   GemmType type_;
+  // One product's tokens. Batch-invariant rows all go through products of the same shape: with AMX, oneDNN adds up in
+  // an order that depends on the number of rows.
+  int64_t token_tile_;
   int threads_;
   Buffers buffers_{};
 };

@@ -1,13 +1,20 @@
 #include "replay/replay.hpp"
 
+#include <omp.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <exception>
 #include <fstream>
+#include <memory>
+#include <mutex>
+#include <thread>
 
 #include "command.hpp"
+#include "core/threads.hpp"
 #include "io/trace.hpp"
 
 namespace megamla::replay {
@@ -90,23 +97,71 @@ void note_rows(Model& model, const std::vector<Scheduled>& step, RowHashes& hash
   }
 }
 
-// The requests one by one, each with all pages to itself.
-void replay_alone(Model& model, const std::vector<Request>& requests, const SchedulerLimits& limits, RowHashes& hashes,
-                  const ShowProgress& progress) {
-  const Clock::time_point begin = Clock::now();
-  Progress p{"alone", 0, static_cast<int64_t>(requests.size()), 0, total_tokens(requests), 0};
-  for (const Request& request : requests) {
-    Scheduler scheduler({request}, limits);
+// The requests of `next`, one by one, each with all pages to itself.
+void replay_alone(Model& model, const std::vector<Request>& requests, std::atomic<size_t>& next,
+                  const SchedulerLimits& limits, RowHashes& hashes, const std::function<void(int64_t)>& done) {
+  for (size_t i = next++; i < requests.size(); i = next++) {
+    Scheduler scheduler({requests[i]}, limits);
     for (std::vector<Scheduled> step = scheduler.next(); !step.empty(); step = scheduler.next()) {
       model.run(model.batch(step));
       note_rows(model, step, hashes);
-      for (const Scheduled& scheduled : step) p.tokens += scheduled.query;
       scheduler.complete(step);
-      p.done_requests = request.id + (scheduler.remaining() == 0 ? 1 : 0);
-      p.seconds = seconds_since(begin);
-      progress(p);
     }
+    done(requests[i].total());
   }
+}
+
+// Models that may stand beside each other: a quarter of the machine's memory.
+int64_t affordable(const Model& model) {
+  const int64_t memory = sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+  return memory / 4 / (model.weight_bytes() + model.pool_bytes() + model.workspace_bytes());
+}
+
+// Every request alone. One request keeps few cores busy, so on the CPU as many go side by side as there are threads,
+// each on one thread and a model of its own.
+void replay_all_alone(Model& model, const ModelOptions& options, const std::vector<Request>& requests,
+                      RowHashes& hashes, const ShowProgress& progress) {
+  ModelOptions single = options;
+  single.exec.num_threads = 1;
+  int64_t workers = 1;
+  if (options.exec.device == MEGAMLA_DEVICE_CPU) {
+    workers = std::min(
+        {int64_t{resolve_threads(options.exec.num_threads)}, static_cast<int64_t>(requests.size()), affordable(model)});
+  }
+  std::vector<std::unique_ptr<Model>> models;
+  for (int64_t i = 0; workers > 1 && i < workers; ++i) models.push_back(std::make_unique<Model>(single));
+
+  const Clock::time_point begin = Clock::now();
+  Progress p{"alone", 0, static_cast<int64_t>(requests.size()), 0, total_tokens(requests), 0};
+  std::mutex mutex;
+  const auto done = [&](int64_t tokens) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    ++p.done_requests;
+    p.tokens += tokens;
+    p.seconds = seconds_since(begin);
+    progress(p);
+  };
+  std::atomic<size_t> next{0};
+  if (models.empty()) {
+    replay_alone(model, requests, next, options.limits, hashes, done);
+    return;
+  }
+  std::exception_ptr failure;
+  std::vector<std::thread> pool;
+  for (const std::unique_ptr<Model>& own : models) {
+    pool.emplace_back([&, worker = own.get()] {
+      try {
+        omp_set_num_threads(1);  // of this thread's parallel regions
+        replay_alone(*worker, requests, next, options.limits, hashes, done);
+      } catch (...) {
+        const std::lock_guard<std::mutex> lock(mutex);
+        failure = std::current_exception();
+        next = requests.size();
+      }
+    });
+  }
+  for (std::thread& thread : pool) thread.join();
+  if (failure != nullptr) std::rethrow_exception(failure);
 }
 
 }  // namespace
@@ -158,10 +213,11 @@ ReplayResult run_replay(ReplayOptions options, const ShowProgress& progress) {
   result.verify_seconds += seconds_since(verify);
   result.wall_seconds = seconds_since(begin);
   result.last_rss_bytes = resident_bytes();
+  result.peak_rss_bytes = peak_rss();
   scheduler.forget_prefixes();
   if (options.compare_alone) {
     const Clock::time_point alone = Clock::now();
-    replay_alone(model, requests, options.model.limits, hashes[1], progress);
+    replay_all_alone(model, options.model, requests, hashes[1], progress);
     for (const Request& request : requests) hashes[0].compare(hashes[1], request.id, &result.alone);
     result.alone_seconds = seconds_since(alone);
   }
@@ -170,7 +226,6 @@ ReplayResult run_replay(ReplayOptions options, const ShowProgress& progress) {
   result.weight_bytes = model.weight_bytes();
   result.pool_bytes = model.pool_bytes();
   result.workspace_bytes = model.workspace_bytes();
-  result.peak_rss_bytes = peak_rss();
   result.graph_replays = model.graph_replays();
   result.kv_bytes_per_token = model.kv_bytes_per_token();
   result.window_blocks = options.model.limits.window_blocks;
