@@ -10,6 +10,9 @@
 
 namespace megamla::cuda::prefill {
 
+// Of a thread's probabilities of a head and tile: where their sum is larger, the maximum rises.
+constexpr float kMostSum = 256;
+
 struct Scores {
   const PrefillParams& p;
   Shared& shared;
@@ -22,9 +25,11 @@ struct Scores {
 
   // Of the two heads of the thread, in base-2 units.
   struct Softmax {
-    float max[2] = {kNoMaximum, kNoMaximum};  // the running maximum
-    float sum[2] = {0, 0};                    // of 2^(logit - max), this thread's part
-    float top[2] = {kNoMaximum, kNoMaximum};  // the largest logit of this thread
+    float max[2] = {0, 0};                      // the running maximum
+    float floor[2] = {kNoMaximum, kNoMaximum};  // 0 once there was a key, from which on `max` counts
+    bool wanting = true;                        // of a head of the warp there was none
+    float sum[2] = {0, 0};                      // of 2^(logit - max), this thread's part
+    float top[2] = {kNoMaximum, kNoMaximum};    // the largest logit of this thread
   };
 
   __device__ Scores(const PrefillParams& params, Shared& s, int t)
@@ -35,19 +40,13 @@ struct Scores {
 
   // The second half of Q is on its way: its last 64 dims are rotated in place. Thread t looks after every other half
   // block of head t % 64. The values role rotates the row back with the same cosines and sines.
-  __device__ __forceinline__ void take_query(const Rotation& rotation, int slot) {
+  __device__ __forceinline__ void take_query(int slot) {
     const int head = thread % kTileHeads;
     const int half = thread / kTileHeads;
     const uint32_t q = ptx::shared_address(shared.q) + head * kRowBytes;
-    float4* table = reinterpret_cast<float4*>(shared.cos_sin[slot]);
-    const bool rotate = rotation.cos_sin != nullptr;
-    if (rotate && thread < format::kRopeDim / 4) {
-      table[thread] = reinterpret_cast<const float4*>(rotation.cos_sin)[thread];
-    }
-    if (thread == 0) shared.rotated[slot] = rotate ? 1 : 0;
+    const float4* table = reinterpret_cast<const float4*>(shared.cos_sin[slot]);
     ptx::mbarrier_wait(&shared.q_full[1], q_parity);
     q_parity ^= 1;
-    ptx::named_barrier<1, kScoreThreads>();
     if (p.q_norm != 0) {
       float square = 0;
 #pragma unroll 1
@@ -57,7 +56,7 @@ struct Scores {
       }
       shared.q_square[half][head] = square;
     }
-    if (rotate) {
+    if (shared.rotated[slot] != 0) {
 #pragma unroll 1
       for (int i = half * 4; i < half * 4 + 4; ++i) {
         const uint32_t chunk = chunk_address(q, head % 8, format::kNopeDim / 8 + i);
@@ -92,58 +91,81 @@ struct Scores {
     }
     ptx::wgmma_commit();
   }
-  // The running maxima follow the tile's where these are far above: rarely, so that the four lanes of a head need not
-  // meet over them otherwise. The factor of what was summed before goes to the values role.
-  __device__ __forceinline__ void follow_maximum(const float (&logits)[32], int stage, Softmax& s) const {
-    float largest[2] = {kNoMaximum, kNoMaximum};
-#pragma unroll
-    for (int i = 0; i < 32; ++i) largest[i / 2 % 2] = fmaxf(largest[i / 2 % 2], logits[i]);
-    bool far_above = false;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      s.top[r] = fmaxf(s.top[r], largest[r]);
-      far_above = far_above || largest[r] > s.max[r] + kMaximumSlack;
-    }
-    far_above = __any_sync(~0u, far_above);
-    if (lane == 0) shared.rescale[stage][warp] = far_above ? 1 : 0;
-    if (!far_above) return;
+
+  // The running maxima of the warp's heads become the largest logits where these are far above; `above`: logits less
+  // the maximum. The factor of what was summed before goes to the values role.
+  __device__ __forceinline__ void raise_maximum(float (&above)[32], int stage, Softmax& s) const {
     float alpha[2];
+    float rise[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      largest[r] = fmaxf(largest[r], __shfl_xor_sync(~0u, largest[r], 1));
-      largest[r] = fmaxf(largest[r], __shfl_xor_sync(~0u, largest[r], 2));
-      const float next = largest[r] > s.max[r] + kMaximumSlack ? largest[r] : s.max[r];
-      alpha[r] = exp2_approx(s.max[r] - next);
-      s.max[r] = next;
+      const float largest = largest_logit(above, r);
+      const bool higher = largest > s.floor[r];
+      rise[r] = higher ? largest : 0;
+      alpha[r] = s.floor[r] == kNoMaximum ? 1 : exp2_approx(-rise[r]);
+      if (higher) s.floor[r] = 0;
+      s.max[r] += rise[r];
       s.sum[r] *= alpha[r];
     }
+#pragma unroll
+    for (int i = 0; i < 32; ++i) above[i] -= rise[i / 2 % 2];
     if (lane % 4 == 0) shared.alpha[stage][warp * 8 + lane / 4] = {alpha[0], alpha[1]};
+    s.wanting = __any_sync(~0u, s.floor[0] + s.floor[1] < 0);
   }
 
-  // P of 16 keys from logits kFirst on, rounded to bf16, to `to`: where lane l has row l % 16 of the warp's 16 heads.
-  template <int kFirst>
-  __device__ __forceinline__ void store_probabilities(const float (&logits)[32], uint32_t to, Softmax& s) const {
-    uint32_t words[4];
+  // Softmax of a tile whose products are there: P to `to`, where lane l has row l % 16 of the warp's 16 heads. Nobody
+  // waits for the tile's largest logits: where one turns out to be far above the maximum, P is worked out once more.
+  __device__ __forceinline__ void softmax(float (&sums)[32], const float (&scale)[2], uint2 valid, int stage,
+                                          uint32_t to, Softmax& s) const {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int r = i % 2;
-      const float low = exp2_approx(logits[kFirst + 2 * i] - s.max[r]);
-      const float high = exp2_approx(logits[kFirst + 2 * i + 1] - s.max[r]);
-      s.sum[r] += low + high;
-      words[i] = bf16x2_round(low, high);
-    }
-    ptx::store_matrices(to ^ (kFirst / 4 << 4), words);
+    for (int i = 0; i < 32; ++i) sums[i] = fmaf(sums[i], scale[i / 2 % 2], -s.max[i / 2 % 2]);
+    mask_logits(sums, valid, lane);
+    float sum[2];
+    bool raise = s.wanting;
+    int rescale = 0;
+#pragma unroll 1
+    do {
+      if (raise) {
+        raise_maximum(sums, stage, s);
+        rescale = 1;
+      }
+      sum[0] = sum[1] = 0;
+#pragma unroll
+      for (int begin = 0; begin < 32; begin += 8) {
+        uint32_t words[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float low = exp2_approx(sums[begin + 2 * i]);
+          const float high = exp2_approx(sums[begin + 2 * i + 1]);
+          sum[i % 2] += low + high;
+          words[i] = bf16x2_round(low, high);
+        }
+        ptx::store_matrices(to ^ (begin / 4 << 4), words);
+        ptx::pin(sum);  // else it is worked out behind the loop
+      }
+      raise = __any_sync(~0u, fmaxf(sum[0], sum[1]) > kMostSum);
+    } while (raise);
+    if (lane == 0) shared.rescale[stage][warp] = rescale;
+    ptx::fence_async_proxy();
+    ptx::mbarrier_arrive(&shared.p_full[stage]);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) s.sum[r] += sum[r];
+    if (p.max_logits == nullptr) return;
+#pragma unroll
+    for (int i = 0; i < 32; ++i) s.top[i / 2 % 2] = fmaxf(s.top[i / 2 % 2], sums[i] + s.max[i / 2 % 2]);
   }
 
   // The key tiles of a row. The next tile's product waits until this one's P is out: issued within the softmax it would
   // delay P, and both stages would run empty at the same time.
-  __device__ __forceinline__ void tiles(int count, const Rotation& rotation, int slot, bool nothing_to_do, Softmax& s) {
+  template <class Meanwhile>
+  __device__ __forceinline__ void tiles(int count, int slot, bool nothing_to_do, Softmax& s, Meanwhile&& meanwhile) {
     float sums[32];
     ptx::mbarrier_wait(&shared.q_full[0], q_parity);
     ptx::mbarrier_wait(&shared.keys_full[ring.stage][0], ring.parity);
     product(sums, 0);
     int half = 1;  // of the tile's product, to be issued
-    take_query(rotation, slot);
+    meanwhile();
+    take_query(slot);
     const float scale[2] = {logit_scale(rows[0]), logit_scale(rows[1])};
     // Chunk j of a row lies at j ^ (row % 8); lanes 16 on have the second 8 keys.
     const uint32_t p_row =
@@ -156,28 +178,18 @@ struct Scores {
         ptx::mbarrier_wait(&shared.keys_full[stage][half], ring.parity);
         product(sums, half);
       }
+      if (left < count - 1 && lane == 0) ptx::mbarrier_arrive(&shared.product_issued);
+      const uint2 valid = *reinterpret_cast<const uint2*>(shared.valid[stage]);
       ptx::wgmma_wait<0>();
       ptx::pin(sums);
       if (left == 0) ptx::mbarrier_arrive(&shared.q_empty);
       // Of idle heads whatever is in P stays in their rows.
       if (!nothing_to_do) {
-        float logits[32];
-#pragma unroll
-        for (int i = 0; i < 32; ++i) logits[i] = sums[i] * scale[i / 2 % 2];
-        mask_logits(logits, *reinterpret_cast<const uint2*>(shared.valid[stage]), lane);
-        follow_maximum(logits, stage, s);
         const uint32_t to = p_row + stage * static_cast<uint32_t>(sizeof shared.p[0]);
-        store_probabilities<0>(logits, to, s);
-        store_probabilities<8>(logits, to, s);
-        ptx::fence_async_proxy();
-        ptx::mbarrier_arrive(&shared.p_full[stage]);
-        store_probabilities<16>(logits, to, s);
-        store_probabilities<24>(logits, to, s);
-        ptx::fence_async_proxy();
+        softmax(sums, scale, valid, stage, to, s);
       } else {
         ptx::mbarrier_arrive(&shared.p_full[stage]);
       }
-      ptx::mbarrier_arrive(&shared.second_p_full[stage]);
       ring.advance();
       half = 0;
     }
@@ -192,8 +204,10 @@ struct Scores {
     for (int r = 0; r < 2; ++r) {
       s.sum[r] += __shfl_xor_sync(~0u, s.sum[r], 1);
       s.sum[r] += __shfl_xor_sync(~0u, s.sum[r], 2);
-      s.top[r] = fmaxf(s.top[r], __shfl_xor_sync(~0u, s.top[r], 1));
-      s.top[r] = fmaxf(s.top[r], __shfl_xor_sync(~0u, s.top[r], 2));
+      if (p.max_logits != nullptr) {
+        s.top[r] = fmaxf(s.top[r], __shfl_xor_sync(~0u, s.top[r], 1));
+        s.top[r] = fmaxf(s.top[r], __shfl_xor_sync(~0u, s.top[r], 2));
+      }
       stats[r] = {s.max[r], s.sum[r], s.top[r]};
       factor[r] = head_factor(stats[r], sink[r], outside);
     }
@@ -211,19 +225,28 @@ struct Scores {
   __device__ __forceinline__ void run() {
     Row row = row_at(p, 0);
     int length = load_length(p, row);
-    ComingPosition position = load_position(p, row.token);
+    int table = 0;
     for (int index = 0; row.any(); ++index) {
       length = clamped(p, length);
-      const Rotation rotation = rotation_of(p, position);
-      const Row next = row_at(p, index + 1);
-      const int next_length = load_length(p, next);
-      position = load_position(p, next.token);
-      const float sink[2] = {load_sink(p, row.first_head + rows[0]), load_sink(p, row.first_head + rows[1])};
+      Row next;
+      int next_length;
+      float sink[2];
+      const auto look_ahead = [&] {
+        next = row_at(p, index + 1);
+        next_length = load_length(p, next);
+#pragma unroll
+        for (int r = 0; r < 2; ++r) sink[r] = load_sink(p, row.first_head + rows[r]);
+      };
       Softmax s;
+      bool outside = false;
       if (length > 0) {
-        tiles((length + kTileKeys - 1) / kTileKeys, rotation, index & 1, idle(p, row, warp), s);
+        tiles((length + kTileKeys - 1) / kTileKeys, table, idle(p, row, warp), s, look_ahead);
+        outside = shared.outside[table] != 0;
+        table = table == Shared::kTables - 1 ? 0 : table + 1;
+      } else {
+        look_ahead();
       }
-      finish(row, s, sink, rotation.outside, index & 1);
+      finish(row, s, sink, outside, index & 1);
       row = next;
       length = next_length;
     }

@@ -31,6 +31,7 @@ template <int kHeadsOfQ, int kStagesOfKeys>
 struct SharedTiles {
   static constexpr int kHeads = kHeadsOfQ;
   static constexpr int kStages = kStagesOfKeys;
+  static constexpr int kTables = 3;
   static constexpr int kQueryBlockBytes = kHeads * kRowBytes;
   using Ring = StageRing<kStages>;
 
@@ -38,17 +39,20 @@ struct SharedTiles {
   alignas(1024) uint8_t keys[kStages][kTileBytes];
   alignas(1024) uint8_t p[kStages][kHeads * kRowBytes];  // 64 keys a head
 
+  // Producers -> scores; scores -> producers.
+  alignas(8) uint64_t q_full[kHalves];
+  uint64_t q_empty;
   // Producers -> scores, and on to values by way of p_full; values -> producers.
-  alignas(8) uint64_t keys_full[kStages][kHalves];
+  uint64_t keys_full[kStages][kHalves];
   uint64_t keys_empty[kStages][kHalves];
   uint64_t p_full[kStages];                    // scores -> values
   uint64_t row_full;                           // scores -> values: what the output of a row needs
   uint64_t row_empty;                          // values -> scores
   alignas(8) uint16_t valid[kStages][kSteps];  // of producers: a bit a key, there with the first half
 
-  alignas(16) float cos_sin[2][format::kRopeDim];  // of even and odd rows
-  int rotated[2];
-  float factor[kHeads];  // of the accumulators, at the end of a row; 0: the output is 0
+  alignas(16) float cos_sin[kTables][format::kRopeDim];  // of one row after another
+  int rotated[kTables];
+  int outside[kTables];  // the row's position is no row of the table
 
   __device__ __forceinline__ void init_barriers() {
     for (int stage = 0; stage < kStages; ++stage) {
@@ -58,6 +62,9 @@ struct SharedTiles {
       }
       ptx::mbarrier_init(&p_full[stage], kScoreThreads);
     }
+    ptx::mbarrier_init(&q_full[0], kProducerThreads);
+    ptx::mbarrier_init(&q_full[1], kProducerThreads + 1);
+    ptx::mbarrier_init(&q_empty, kScoreThreads);
     ptx::mbarrier_init(&row_full, kScoreThreads);
     ptx::mbarrier_init(&row_empty, kValueThreads);
   }

@@ -15,6 +15,7 @@ struct Values {
   int warpgroup;  // 0, 1
   int warp;       // of the warpgroup
   Shared::Ring ring;
+  uint32_t issued_parity = 0;
 
   __device__ Values(const PrefillParams& params, Shared& s, int thread)
       : p(params),
@@ -31,19 +32,20 @@ struct Values {
     if (ptx::lane_id() == 0) ptx::mbarrier_arrive(&shared.keys_empty[ring.stage][half]);
   }
 
-  // Steps of one half of the dims. A row's first tile overwrites what the accumulators have.
-  template <int kHalf, int kBegin, int kEnd>
-  __device__ __forceinline__ void steps(float (&o)[kAccumulators], const ptx::Descriptor& probabilities,
-                                        const ptx::Descriptor& v, bool first) const {
+  // One half of the dims. A row's first tile overwrites what the accumulators have.
+  template <int kHalf>
+  __device__ __forceinline__ void half(float (&o)[kAccumulators], const ptx::Descriptor& probabilities,
+                                       const ptx::Descriptor& v, bool first) const {
 #pragma unroll
-    for (int step = kBegin; step < kEnd; ++step) {
+    for (int step = 0; step < kSteps; ++step) {
       ptx::wgmma_m64n128k16_mn<kHalf * 64>(o, probabilities.at(step * kStepKeys * 2),
                                            v.at(step * kStepKeys * kRowBytes + kHalf * kHalfBytes),
                                            step > 0 || !first ? 1 : 0);
     }
+    ptx::wgmma_commit();
   }
 
-  __device__ __forceinline__ void tile(float (&o)[kAccumulators], bool first, bool nothing_to_do) {
+  __device__ __forceinline__ void tile(float (&o)[kAccumulators], bool first, bool last, bool nothing_to_do) {
     ptx::mbarrier_wait_closely(&shared.p_full[ring.stage], ring.parity);
     ptx::fence_async_proxy();  // the producers' copies
     if (!first && !nothing_to_do && __any_sync(~0u, shared.rescale[ring.stage][warp] != 0)) {
@@ -56,15 +58,16 @@ struct Values {
                             kBlockBytes, 8 * kRowBytes);
     ptx::pin(o);
     ptx::wgmma_fence();
-    steps<0, 0, kSteps / 2>(o, probabilities, v, first);
-    ptx::mbarrier_wait_closely(&shared.second_p_full[ring.stage], ring.parity);
-    ptx::wgmma_fence();
-    steps<0, kSteps / 2, kSteps>(o, probabilities, v, first);
-    ptx::wgmma_commit();
-    steps<1, 0, kSteps>(o, probabilities, v, first);
-    ptx::wgmma_commit();
+    half<0>(o, probabilities, v, first);
+    // The second half waits until the next tile's Q K^T is under way, and so fills the time of its softmax.
     __syncwarp();  // lane 0 releases the tile, and with it what all lanes have read: rescale, alpha
-    release<1>(0);
+    release<0>(0);
+    if (!last) {
+      ptx::mbarrier_wait_closely(&shared.product_issued, issued_parity);
+      issued_parity ^= 1;
+    }
+    ptx::wgmma_fence();
+    half<1>(o, probabilities, v, first);
     release<0>(1);
     ptx::pin(o);
     ring.advance();
@@ -87,6 +90,7 @@ struct Values {
   __device__ __forceinline__ void run() {
     Row row = row_at(p, 0);
     int length = load_length(p, row);
+    int table = 0;
     for (int index = 0; row.any(); ++index) {
       length = clamped(p, length);
       const Row next = row_at(p, index + 1);
@@ -99,8 +103,11 @@ struct Values {
       }
       const bool nothing_to_do = idle(p, row, warp);
 #pragma unroll 1
-      for (int begin = 0; begin < length; begin += kTileKeys) tile(o, begin == 0, nothing_to_do);
-      finish(row, length > 0, index & 1, index & 1, o);
+      for (int begin = 0; begin < length; begin += kTileKeys) {
+        tile(o, begin == 0, begin + kTileKeys >= length, nothing_to_do);
+      }
+      finish(row, length > 0, table, index & 1, o);
+      if (length > 0) table = table == Shared::kTables - 1 ? 0 : table + 1;
       row = next;
       length = next_length;
     }

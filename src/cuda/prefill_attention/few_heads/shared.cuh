@@ -18,15 +18,14 @@ __host__ __device__ constexpr int accumulator_head(int i) { return i / 4 * 2 + i
 __host__ __device__ constexpr int accumulator_half(int i) { return i / 2 % 2; }
 
 struct Shared : SharedTiles<kHeads, 3> {
-  static constexpr bool kProducersFetchQuery = false;
-
   alignas(16) uint8_t codes[kHeads / format::kGroupHeads][format::kGroupWidth];  // of a row, as in the output pair
-  int rescale[kStages];                                                          // 0: alpha is 1 and not there
+  float factor[kHeads];          // of the accumulators, at the end of a row; 0: the output is 0
+  int rescale[kStages];          // 0: alpha is 1 and not there
   float alpha[kStages][kHeads];  // what the accumulators of a head are multiplied by before a tile
   float q_square[kBlocks][kHeads];
   float warp_max[kWarps][kHeads];  // of scores: the largest logit in a warp's 16 keys of a tile
-  float warp_sum[2][kWarps][kHeads];
-  float warp_top[2][kWarps][kHeads];
+  float warp_sum[kWarps][kHeads];
+  float warp_top[kWarps][kHeads];
   alignas(8) float largest[2][kBlocks / 2][kWarps][kHeads];  // of values: |o| in a warp's 16 dims of a block
 };
 static_assert(sizeof(Shared) <= kMostSharedBytes);

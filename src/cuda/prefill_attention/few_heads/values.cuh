@@ -63,6 +63,7 @@ struct Values {
   __device__ __forceinline__ void run() {
     Row row = row_at(p, 0);
     int length = load_length(p, row);
+    int table = 0;
     for (int index = 0; row.any(); ++index) {
       length = clamped(p, length);
       const Row next = row_at(p, index + 1);
@@ -79,8 +80,9 @@ struct Values {
 #pragma unroll 1
       for (int begin = 0; begin < length; begin += kTileKeys) tile(o, begin == 0);
       ptx::mbarrier_wait_closely(&shared.row_full, index & 1);
-      const bool rotated = length > 0 && shared.rotated[index & 1] != 0;
-      store_row(p, shared, part, row.token, rotated ? shared.cos_sin[index & 1] : nullptr, o);
+      const bool rotated = length > 0 && shared.rotated[table] != 0;
+      store_row(p, shared, part, row.token, rotated ? shared.cos_sin[table] : nullptr, o);
+      if (length > 0) table = table == Shared::kTables - 1 ? 0 : table + 1;
       ptx::mbarrier_arrive(&shared.row_empty);
       row = next;
       length = next_length;
