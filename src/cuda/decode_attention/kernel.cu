@@ -20,13 +20,15 @@ constexpr int kProducerRegisters = 64;
 static_assert(2 * kValueRegisters + kScoreRegisters + kProducerRegisters <= 4 * 128);
 static_assert(kThreads == 4 * 128);
 
-// One arrival a warp of the role that arrives; one at the barriers that count bytes.
 __device__ __forceinline__ void init_barriers(Barriers& barriers, int thread) {
-  uint64_t* all = &barriers.keys_full[0][0];
-  static_assert(kProducerWarps == 4 && kScoreThreads == 4 * 32 && kValueThreads == 2 * 4 * 32);
-  const bool counts_bytes = thread >= kBarriers - kClusterBarriers;
+  uint64_t* barrier = &barriers.keys_full[0][0] + thread;
+  const uint32_t arrivals = barrier < &barriers.keys_empty[0][0] ? kProducerWarps
+                            : barrier < &barriers.p_full[0]      ? kValueThreads / 2
+                            : barrier < &barriers.stats_empty    ? kScoreThreads
+                            : barrier < &barriers.places_full    ? kValueThreads
+                                                                 : 1;
   if (thread < kBarriers) {
-    ptx::mbarrier_init(all + thread, counts_bytes ? 1 : all + thread == &barriers.stats_empty ? 8 : 4);
+    ptx::mbarrier_init(barrier, arrivals);
     ptx::fence_barrier_init();
   }
 }

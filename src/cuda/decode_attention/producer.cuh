@@ -306,8 +306,11 @@ struct Producer {
     trace(Trace::kColumn);
     wait_for_stage(ring, 0);
     trace(Trace::kFree);
-    if (lane < kBatches) {
-      shared.valid[ring.stage()][lane * kProducerWarps + warp] = static_cast<uint8_t>(opened >> (lane * 8));
+    if (lane == 0) {  // who hands over
+#pragma unroll
+      for (int b = 0; b < kBatches; ++b) {
+        shared.valid[ring.stage()][b * kProducerWarps + warp] = static_cast<uint8_t>(opened >> (b * 8));
+      }
     }
   }
 

@@ -281,8 +281,7 @@ struct Scores {
       shared.factor[thread] = output_factor(p, outside, h, shared.sink[h], m, sum);
       if (row.rank == 0) store_lse(p, row.token, outside, h, m, sum);
     }
-    __syncwarp();
-    if (thread % 32 == 0) ptx::mbarrier_arrive(&shared.barriers.stats_full);
+    ptx::mbarrier_arrive(&shared.barriers.stats_full);
   }
 
   // Finds out which row is the index-th, and asks for its lengths, its position and its Q.
@@ -318,8 +317,7 @@ struct Scores {
     const Row& row = shared.rows[index % kRows];
     const int tiles = __shfl_sync(~0u, row.any() ? live_tiles(p, row, shared.coming[index & 1]) : 0, 0);
     if (thread == 0) shared.tiles[index & 1] = tiles;
-    __syncwarp();
-    if (thread % 32 == 0) ptx::mbarrier_arrive(&shared.barriers.stats_full);
+    ptx::mbarrier_arrive(&shared.barriers.stats_full);
     trace(Trace::kRow);
     return tiles;
   }
@@ -339,8 +337,7 @@ struct Scores {
         if (fetched) query.fetch(p, next, head(), thread % 4, 0);
       }
       if (live) softmax(logits, m, sum, tile, first);
-      __syncwarp();
-      if (ptx::lane_id() == 0) ptx::mbarrier_arrive(&shared.barriers.p_full[ring.stage()]);
+      ptx::mbarrier_arrive(&shared.barriers.p_full[ring.stage()]);
       ring.advance();
       trace(Trace::kProbabilities);
     }

@@ -111,19 +111,21 @@ struct Deal {
   uint32_t warp_most[kThreads / 32];
 };
 
+// Every thread arrives for itself, but where a warp hands over keys: lane 0 wrote what other threads read, the rest is
+// for the tensor cores. One lane's arrival for a warp that has met would do, too, and cost as much, but tools that look
+// for races do not follow that.
 struct Barriers {
-  uint64_t keys_full[kStages][kParts];  // producers -> scores; one arrival a warp, as everywhere here
-  uint64_t keys_empty[kStages][4];      // values -> producers, 128 dims each
+  uint64_t keys_full[kStages][kParts];  // producers -> scores; one arrival a warp
+  uint64_t keys_empty[kStages][4];      // values -> producers, 128 dims each, of one warpgroup
   uint64_t p_full[kStages];             // scores -> values
   uint64_t stats_full;                  // scores -> values: what a row ends with, and the next one's tiles
   uint64_t stats_empty;                 // values -> scores
-  // Of a row that the blocks of a cluster share, from all of them, by bytes:
+  // Of a row that the blocks of a cluster share, from all of them, by bytes, which one arrival announces:
   uint64_t places_full;  // where each takes the others' units
   uint64_t sums_full;    // maxima and sums
   uint64_t units_full;   // units that this block merges
 };
 constexpr int kBarriers = sizeof(Barriers) / sizeof(uint64_t);
-constexpr int kClusterBarriers = 3;
 
 struct Shared {
   alignas(1024) uint8_t q[kQueryBlocks * kBlockBytes];  // at the end of a shared row its MergeStats

@@ -33,7 +33,6 @@ struct Values {
     const ptx::Descriptor probabilities(ptx::shared_address(shared.p[ring.stage()]), 0, 8 * kRowBytes);
     const ptx::Descriptor v(ptx::shared_address(shared.keys[ring.stage()]) + warpgroup * (kBlocks / 2) * kBlockBytes,
                             kBlockBytes, 8 * kRowBytes);
-    __syncwarp();  // alpha has been read by all lanes; one gives the stage back
     ptx::pin(o);
     ptx::wgmma_fence();
     // The stage is given back as it is done with, 128 dims after 128.
@@ -50,10 +49,10 @@ struct Values {
     ptx::wgmma_commit();
     uint64_t* empty = &shared.barriers.keys_empty[ring.stage()][warpgroup * 2];
     ptx::wgmma_wait<1>();
-    if (thread % 32 == 0) ptx::mbarrier_arrive(empty);
+    ptx::mbarrier_arrive(empty);
     ptx::wgmma_wait<0>();
     ptx::pin(o);
-    if (thread % 32 == 0) ptx::mbarrier_arrive(empty + 1);
+    ptx::mbarrier_arrive(empty + 1);
     ring.advance();
     trace(Trace::kSummed);
   }
@@ -371,10 +370,7 @@ struct Values {
     }
   }
 
-  __device__ __forceinline__ void leave_stats() const {
-    __syncwarp();  // one lane tells what all have read
-    if (thread % 32 == 0) ptx::mbarrier_arrive(&shared.barriers.stats_empty);
-  }
+  __device__ __forceinline__ void leave_stats() const { ptx::mbarrier_arrive(&shared.barriers.stats_empty); }
 
   __device__ __forceinline__ void run() {
     ptx::mbarrier_wait(&shared.barriers.stats_full, 0);
