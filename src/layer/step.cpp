@@ -123,14 +123,18 @@ Status check_memory(const megamla_layer_config& c, const megamla_forward_params&
   return v.status();
 }
 
-// A chunk is gathered where its rows, written once, cost less than what its tokens would dequantise themselves: at most
-// half of the keys that they read, on a GPU an eighth (docs/design.md, "Prefill path").
+// How often the tokens must read each row for gathering to pay (docs/design.md, "Prefill path").
+int64_t reads_that_pay(const megamla_layer_config& c, megamla_device device) {
+  if (device != MEGAMLA_DEVICE_CUDA) return 2;
+  return c.num_heads / c.tp_size > 8 ? 5 : 20;
+}
+
+// A chunk is gathered where its rows, written once, cost less than what its tokens would dequantise themselves.
 bool gather_chunk(const megamla_layer_config& c, const megamla_prefill_chunk& chunk, int64_t tokens,
                   megamla_device device) {
   if (c.prefill_path == MEGAMLA_PREFILL_GATHERED) return true;
-  const int64_t reads_of_a_row = device == MEGAMLA_DEVICE_CUDA ? 8 : 2;
   const int64_t keys = std::min(chunk.n, c.compress_ratio > 0 ? c.index_topk : 0) + c.window;
-  return reads_of_a_row * (chunk.end - chunk.start) * chunk.m <= tokens * keys;
+  return reads_that_pay(c, device) * (chunk.end - chunk.start) * chunk.m <= tokens * keys;
 }
 
 Status check_lengths(const megamla_layer_config& c, const megamla_step_metadata& m, int64_t tokens,
