@@ -60,35 +60,46 @@ LinearArgs args_of(const Params& p, const plan::LinearShape& s) {
 
 struct Variant {
   Kernel kernel = nullptr;
+  int threads = 0;
   size_t shared_bytes = 0;
-  Tile tile{};  // on this device
+  Tile tile{};          // on this device
+  bool general = true;  // false: only_copies, bf16 y
 };
 
 template <class Shape, bool kFp8X>
 Variant variant() {
-  return {linear_kernel<Shape, kFp8X>, Shape::kSharedBytes, {Shape::kRows, Shape::kTokens, Shape::kBlocksPerSm, {}}};
+  return {linear_kernel<Shape, kFp8X>,
+          Shape::kThreads,
+          Shape::kSharedBytes,
+          {Shape::kRows, Shape::kTokens, Shape::kBlocksPerSm, {}},
+          Shape::kWarpgroups == 2};
 }
 
 // Fewest tokens first.
 template <bool kFp8X>
 std::vector<Variant> variants(int weight_bytes) {
   if (weight_bytes == 2)
-    return {variant<TileShape<8, 1, 2>, kFp8X>(), variant<TileShape<32, 1, 2>, kFp8X>(),
-            variant<TileShape<128, 1, 2>, kFp8X>()};
-  return {variant<TileShape<8, 1, 1>, kFp8X>(),   variant<TileShape<16, 1, 1>, kFp8X>(),
-          variant<TileShape<32, 1, 1>, kFp8X>(),  variant<TileShape<64, 1, 1>, kFp8X>(),
-          variant<TileShape<128, 1, 1>, kFp8X>(), variant<TileShape<128, 2, 1>, kFp8X>()};
+    return {variant<TileShape<8, 2, 2>, kFp8X>(), variant<TileShape<32, 2, 2>, kFp8X>(),
+            variant<TileShape<128, 2, 2>, kFp8X>()};
+  std::vector<Variant> list = {variant<TileShape<8, 2, 1>, kFp8X>(), variant<TileShape<16, 2, 1>, kFp8X>(),
+                               variant<TileShape<32, 2, 1>, kFp8X>(), variant<TileShape<64, 2, 1>, kFp8X>(),
+                               variant<TileShape<128, 2, 1>, kFp8X>()};
+  if constexpr (!kFp8X) list.push_back(variant<TileShape<128, 4, 1>, false>());
+  return list;
 }
 
 // Those of the kernel that multiplies codes.
 template <class Shape>
 Variant codes_variant() {
-  return {e4m3_kernel<Shape>, size_t{Shape::kSharedBytes}, {Shape::kRows, Shape::kTokens, Shape::kBlocksPerSm, {}}};
+  return {e4m3_kernel<Shape>,
+          Shape::kThreads,
+          Shape::kSharedBytes,
+          {Shape::kRows, Shape::kTokens, Shape::kBlocksPerSm, {}}};
 }
 std::vector<Variant> codes_variants() { return {codes_variant<E4m3Shape<1>>(), codes_variant<E4m3Shape<2>>()}; }
 
 LaunchShape shape_of(const Variant& v, int64_t clusters, int splits) {
-  LaunchShape shape = overlapping({clusters * splits, kThreads, v.shared_bytes});
+  LaunchShape shape = overlapping({clusters * splits, v.threads, v.shared_bytes});
   shape.cluster = splits;
   return shape;
 }
@@ -141,19 +152,20 @@ struct Choice {
 };
 
 // The smallest tile that holds all tokens, else the largest; of several with as many tokens the one that is faster.
-Choice choose(const std::vector<Variant>& list, const TileWork& work, bool batch_invariant) {
+Choice choose(const std::vector<Variant>& list, const TileWork& work, bool general, bool batch_invariant) {
   // Batch-invariant: the order of a row's sum, which the splits decide, must not follow from the number of tokens.
   TileWork one_token = work;
   one_token.tokens = 1;
   const int fixed = batch_invariant ? best_splits(one_token, list.front().tile) : 0;
   Choice best{};
   for (const Variant& v : list) {
-    const bool last = &v == &list.back();
     if (const int rows = tuned("LIN_ROWS", 0); rows != 0 && work.tokens > 64 && v.tile.rows != rows) continue;
+    if (general && !v.general) continue;
     if (v.tile.tokens < work.tokens && v.tile.tokens < list.back().tile.tokens) continue;
     if (best.variant != nullptr && v.tile.tokens > best.variant->tile.tokens) break;
     const int splits = batch_invariant ? fixed : best_splits(work, v.tile);
-    if (v.tile.clusters[static_cast<size_t>(splits)] == 0 && !(last && best.variant == nullptr)) continue;
+    const bool needed = best.variant == nullptr && v.tile.tokens == list.back().tile.tokens;
+    if (v.tile.clusters[static_cast<size_t>(splits)] == 0 && !needed) continue;
     if (best.variant == nullptr ||
         estimated_clocks(work, v.tile, splits) < estimated_clocks(work, best.variant->tile, best.splits)) {
       best = {&v, splits};
@@ -203,7 +215,9 @@ Status block_scaled_linear(const Params& p, const megamla_exec& exec) {
   const std::vector<Variant>* list = nullptr;
   MEGAMLA_RETURN_IF_ERROR(prepared_variants(p.x.cuda_device, fp8_x, weight_bytes, &list));
   const TileWork work{s.tokens, s.groups, s.in, s.out, weight_bytes, fp8_x ? 1 : 2};
-  return launch_tiles(a, codes ? choose_codes(*list, work) : choose(*list, work, p.batch_invariant != 0), exec.stream);
+  const bool general = p.output != MEGAMLA_LINEAR_OUT_BF16 || !only_copies(a);
+  const Choice choice = codes ? choose_codes(*list, work) : choose(*list, work, general, p.batch_invariant != 0);
+  return launch_tiles(a, choice, exec.stream);
 }
 
 }  // namespace megamla::cuda

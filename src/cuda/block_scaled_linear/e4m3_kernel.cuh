@@ -341,35 +341,35 @@ __device__ inline void multiply_codes(const LinearArgs& a, const Shared<Shape>& 
     ptx::forget(walk.tile);
     const TilePlace p = tile_place<Shape>(a, walk);
     if (a.splits > 1) {
-      ptx::named_barrier<1, kMultiplierThreads>();  // all are done with the stages
+      ptx::named_barrier<1, Shape::kMultiplierThreads>();  // all are done with the stages
       multiplier.write_sums(shared.cluster_sums());
       ptx::cluster_barrier();
-      store_tokens<Shape>(a, p, shared.cluster_sums(), walk.rank, 0, Shape::kTokens, thread);
+      store_tokens<Shape, true>(a, p, shared.cluster_sums(), walk.rank(), 0, Shape::kTokens, thread);
       ptx::cluster_leave();
       return;
     }
     multiplier.store(a, p);
-    if (p.first_token + Shape::kTokens >= a.tokens) store_padding<Shape>(a, p, thread / 32, kMultiplierWarps);
+    if (p.first_token + Shape::kTokens >= a.tokens) store_padding<Shape>(a, p, thread / 32, Shape::kMultiplierWarps);
   }
 }
 
 template <class Shape>
-__global__ void __launch_bounds__(kThreads, 1) e4m3_kernel(const __grid_constant__ LinearArgs a) {
+__global__ void __launch_bounds__(Shape::kThreads, 1) e4m3_kernel(const __grid_constant__ LinearArgs a) {
   extern __shared__ uint8_t memory[];
   const Shared<Shape> shared(memory);
   ptx::let_next_begin();
-  if (threadIdx.x == 0) shared.init_barriers();
+  if (threadIdx.x == 0) shared.init_barriers(kProducerThreads);
   __syncthreads();
   const auto thread = static_cast<int>(threadIdx.x);
-  if (thread < kMultiplierThreads) {
+  if (thread < Shape::kMultiplierThreads) {
     ptx::take_registers<Shape::kMultiplierRegisters>();
     ptx::wait_for_previous();
     multiply_codes(a, shared, thread);
   } else {
     ptx::give_registers<Shape::kProducerRegisters>();
-    call_first_stages<Shape>(a, Shape::kStages * Shape::kColumns, thread - kMultiplierThreads);
+    call_first_stages<Shape>(a, Shape::kStages * Shape::kColumns, thread - Shape::kMultiplierThreads);
     ptx::wait_for_previous();
-    produce_codes(a, shared, thread - kMultiplierThreads);
+    produce_codes(a, shared, thread - Shape::kMultiplierThreads);
     if (a.splits > 1) {  // both meetings of the multipliers, who alone have something to show
       ptx::cluster_leave();
       ptx::cluster_leave();

@@ -10,6 +10,9 @@ template <int kTokenTiles_>
 struct E4m3Shape {
   static constexpr int kTokenTiles = kTokenTiles_;
   static constexpr int kTokens = 2 * 64 * kTokenTiles;
+  static constexpr int kMultiplierThreads = 256;
+  static constexpr int kMultiplierWarps = kMultiplierThreads / 32;
+  static constexpr int kThreads = kMultiplierThreads + kProducerThreads;
   static constexpr int kRows = 128;
   static constexpr int kColumns = 128;
   static constexpr int kWeightBytes = 1;
@@ -26,7 +29,6 @@ struct E4m3Shape {
   static constexpr int kScalesBytes = kShared + kRowBlocks * 4;
   static constexpr int kStageBytes = kXBytes + kWeightsBytes + (kScalesBytes + 1023) / 1024 * 1024;
   static constexpr int kStages = kTokenTiles == 1 ? 4 : 3;
-  static constexpr int kProducerArrivals = 1;
   static constexpr int kLag = kStages - 2;  // stages on their way before the producers wait for the first of them
 
   static constexpr int kBlocksPerSm = 1;

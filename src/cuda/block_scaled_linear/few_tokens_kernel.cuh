@@ -74,32 +74,44 @@ class FewTokensShared {
   const LinearArgs& a_;
 };
 
-// Brings tiles first .. end as soon as their stages are free. Lanes of a warp take rows; scales come in one copy where
-// they lie side by side, else row by row.
-__device__ inline void bring_tiles(const LinearArgs& a, const FewTokensShared& shared, int lane, int first, int end) {
+// Brings a tile as soon as its stage is free. Rows that lie side by side come four at once; lanes of a warp take
+// copies, and those of scales, which are one where they lie side by side.
+__device__ inline void bring_tile(const LinearArgs& a, const FewTokensShared& shared, int tile, int stage,
+                                  uint32_t free_parity, int lane) {
   const FewTokensPlace p(a);
   const FewTokensLayout& layout = shared.layout();
   const int groups = p.columns / 32;
   const bool block_scales = a.rows_per_scale_log2 != 0;
   const int scale_copies = block_scales || a.splits == 1 ? 1 : kTileRows;
   const int scale_bytes = !block_scales && a.splits == 1 ? kTileRows * groups : groups;
-  end = min(end, a.few.tiles);
-#pragma unroll 1
-  for (int tile = first; tile < end; ++tile) {
-    const int round = tile / shared.stages();
-    const int stage = tile - round * shared.stages();
-    uint64_t* full = shared.full(stage);
-    ptx::mbarrier_wait(shared.empty(stage), (round & 1) ^ 1);
-    if (lane == 0) ptx::mbarrier_expect(full, kTileRows * p.columns + scale_copies * scale_bytes);
-    __syncwarp();
-    const uint32_t to = shared.stage(stage);
-    const int row = lane % kTileRows;
-    if (lane < kTileRows) {
-      ptx::copy_bulk(to + row * layout.row_pitch, p.weights(a, kTileRows * tile + row), p.columns, full);
-    } else if (row < scale_copies) {
-      ptx::copy_bulk(to + layout.scales + row * groups, p.scales(a, kTileRows * tile + row), scale_bytes, full);
+  uint64_t* full = shared.full(stage);
+  ptx::mbarrier_wait(shared.empty(stage), free_parity);
+  if (lane == 0) ptx::mbarrier_expect(full, kTileRows * p.columns + scale_copies * scale_bytes);
+  __syncwarp();
+  const uint32_t to = shared.stage(stage);
+  const int copy = lane % kTileRows;
+  if (lane < kTileRows) {
+    if (copy < kTileRows >> layout.copy_rows_log2) {
+      ptx::copy_bulk(to + copy * layout.copy_pitch, p.weights(a, kTileRows * tile + (copy << layout.copy_rows_log2)),
+                     p.columns << layout.copy_rows_log2, full);
     }
+  } else if (copy < scale_copies) {
+    ptx::copy_bulk(to + layout.scales + copy * groups, p.scales(a, kTileRows * tile + copy), scale_bytes, full);
   }
+}
+
+// Loads that are asked for where they stand.
+__device__ inline void load_now(const void* from, uint32_t (&v)[4]) {
+  asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+               : "l"(from)
+               : "memory");
+}
+__device__ inline void load_now(const void* from, uint32_t& low, uint32_t& high) {
+  asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(low), "=r"(high) : "l"(from) : "memory");
+}
+__device__ inline void load_byte_now(const void* from, uint32_t& v) {
+  asm volatile("ld.global.u8 %0, [%1];" : "=r"(v) : "l"(from) : "memory");
 }
 
 // x of a warp's columns: B fragments of f16, two steps of 16 columns a group; for each token a factor that is left.
@@ -109,7 +121,7 @@ class TokenFragments {
   static constexpr int kGroups = Shape::kGroups;
 
  public:
-  // `first`: a group of 32 columns.
+  // Asks for all of it. `first`: a group of 32 columns.
   __device__ void load(const LinearArgs& a, int64_t group, int first, int lane) {
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
@@ -117,10 +129,28 @@ class TokenFragments {
       const int64_t token = min(int64_t{lane / 4 + 8 * half}, a.tokens - 1);
       const int64_t at = token * a.x_token + group * a.x_group + first * 32 + lane % 4 * 8;
       if constexpr (Shape::kFp8X) {
-        load_codes(a, static_cast<const uint8_t*>(a.x) + at,
-                   static_cast<const uint8_t*>(a.x_scale) + x_scale_of_token(a, token, group), first, half);
+        const auto* from = static_cast<const uint8_t*>(a.x) + at;
+        const auto* scales = static_cast<const uint8_t*>(a.x_scale) + x_scale_of_token(a, token, group);
+#pragma unroll
+        for (int i = 0; i < kGroups; ++i) {
+          load_now(from + 32 * i, pairs_[i][half][0], pairs_[i][half][1]);
+          load_byte_now(scales + x_scale_of_column(a, 32 * (first + i)), pairs_[i][half][2]);
+        }
       } else {
-        load_bf16(static_cast<const uint8_t*>(a.x) + 2 * at, half);
+        const auto* from = static_cast<const uint8_t*>(a.x) + 2 * at;
+#pragma unroll
+        for (int i = 0; i < kGroups; ++i) load_now(from + 64 * i, pairs_[i][half]);
+      }
+    }
+  }
+  // What has come, to fragments.
+  __device__ void convert() {
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      if constexpr (Shape::kFp8X) {
+        convert_codes(half);
+      } else {
+        convert_bf16(half);
       }
     }
   }
@@ -135,42 +165,31 @@ class TokenFragments {
   }
 
  private:
-  __device__ void load_codes(const LinearArgs& a, const uint8_t* from, const uint8_t* scales, int first, int half) {
-    uint2 codes[kGroups];
-    uint32_t scale[kGroups];
+  __device__ void convert_codes(int half) {
     uint32_t largest = 0;
 #pragma unroll
-    for (int i = 0; i < kGroups; ++i) {
-      codes[i] = __ldg(reinterpret_cast<const uint2*>(from + 32 * i));
-      scale[i] = __ldg(scales + x_scale_of_column(a, 32 * (first + i)));
-    }
-#pragma unroll
-    for (int i = 0; i < kGroups; ++i) largest = max(largest, scale[i]);
+    for (int i = 0; i < kGroups; ++i) largest = max(largest, pairs_[i][half][2]);
       // Codes of the largest scale times 2^7: f16 then holds all bits of codes of scales down to 2^-22 of it.
 #pragma unroll
     for (int i = 0; i < kGroups; ++i) {
-      const auto below = static_cast<int>(largest - scale[i]);
+      uint32_t(&v)[4] = pairs_[i][half];
+      const auto below = static_cast<int>(largest - v[2]);
       const uint32_t power = below <= 21 ? static_cast<uint32_t>(22 - below) << 10 : (1U << 10) >> min(below - 21, 11);
-      uint32_t(&to)[4] = pairs_[i][half];
-      to[0] = ptx::low_e4m3_to_f16(codes[i].x);
-      to[1] = ptx::high_e4m3_to_f16(codes[i].x);
-      to[2] = ptx::low_e4m3_to_f16(codes[i].y);
-      to[3] = ptx::high_e4m3_to_f16(codes[i].y);
+      const uint32_t codes[2] = {v[0], v[1]};
 #pragma unroll
-      for (uint32_t& pair : to) pair = f16x2_multiply(pair, power | (power << 16));
+      for (int k = 0; k < 2; ++k) {
+        v[2 * k] = f16x2_multiply(ptx::low_e4m3_to_f16(codes[k]), power | (power << 16));
+        v[2 * k + 1] = f16x2_multiply(ptx::high_e4m3_to_f16(codes[k]), power | (power << 16));
+      }
     }
     factors_[half] = scale_value(largest) * 0x1p-7F;
   }
-  __device__ void load_bf16(const uint8_t* from, int half) {
-    uint4 values[kGroups];
+  __device__ void convert_bf16(int half) {
     float largest = 0;
 #pragma unroll
-    for (int i = 0; i < kGroups; ++i) values[i] = __ldg(reinterpret_cast<const uint4*>(from + 64 * i));
-#pragma unroll
     for (int i = 0; i < kGroups; ++i) {
-      const uint32_t words[4] = {values[i].x, values[i].y, values[i].z, values[i].w};
 #pragma unroll
-      for (const uint32_t word : words) {
+      for (const uint32_t word : pairs_[i][half]) {
         largest = fmaxf(largest, fmaxf(fabsf(bf16x2_low(word)), fabsf(bf16x2_high(word))));
       }
     }
@@ -181,11 +200,8 @@ class TokenFragments {
     const float up = __uint_as_float(static_cast<uint32_t>(127 + 127 + 14 - exponent) << 23);
 #pragma unroll
     for (int i = 0; i < kGroups; ++i) {
-      const uint32_t words[4] = {values[i].x, values[i].y, values[i].z, values[i].w};
 #pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        pairs_[i][half][k] = f16x2_round(bf16x2_low(words[k]) * up, bf16x2_high(words[k]) * up);
-      }
+      for (uint32_t& word : pairs_[i][half]) word = f16x2_round(bf16x2_low(word) * up, bf16x2_high(word) * up);
     }
     factors_[half] = __uint_as_float(static_cast<uint32_t>(exponent - 14) << 23);
   }
@@ -194,8 +210,9 @@ class TokenFragments {
   float factors_[kHalves];
 };
 
-// A warp's part of the columns, of every tile or of every second, fourth ... The first warp brings the tiles, too: what
-// shared memory holds, and then another whenever all warps should be done with one.
+// A warp's part of the columns, of every tile or of every second, fourth ... Warps bring the tiles, too: one each of
+// what shared memory holds, and then, in turn, another whenever all warps should be done with one. x is asked for
+// behind the first tile and before the others.
 template <class Shape>
 __device__ inline void multiply_tiles(const LinearArgs& a, const FewTokensShared& shared, int warp, int lane) {
   constexpr int kGroups = Shape::kGroups;
@@ -205,31 +222,38 @@ __device__ inline void multiply_tiles(const LinearArgs& a, const FewTokensShared
   const int part = warp >> a.few.row_warps_log2;
   const int row_warps = 1 << a.few.row_warps_log2;
   const int row_warp = warp & (row_warps - 1);
-  if (warp == 0) bring_tiles(a, shared, lane, 0, shared.stages());
-  const FewTokensPlace p(a);
   TokenFragments<Shape> x;
-  x.load(a, p.group, p.first / 32 + part * kGroups, lane);
+  if (warp == 0) bring_tile(a, shared, 0, 0, 1, lane);
+  {
+    const FewTokensPlace p(a);
+    x.load(a, p.group, p.first / 32 + part * kGroups, lane);
+  }
+  if (warp > 0 && warp < shared.stages()) bring_tile(a, shared, warp, warp, 1, lane);
+  x.convert();
 
+  int stage = row_warp;
+  uint32_t parity = 0;
 #pragma unroll 1
   for (int tile = row_warp; tile < a.few.tiles; tile += row_warps) {
     // Computed anew for each tile: registers are few.
-    int thread = static_cast<int>(threadIdx.x);
+    uint32_t thread = threadIdx.x;
     ptx::forget(thread);
-    const int lane = thread % 32;
-    if (thread < 32 && tile > 0) {
-      bring_tiles(a, shared, lane, tile - row_warps + shared.stages(), tile + shared.stages());
+    const uint32_t lane = thread % 32;
+    const uint32_t part = thread / 32 >> a.few.row_warps_log2;
+    const uint32_t turn = static_cast<uint32_t>(tile) >> a.few.row_warps_log2;
+    const int next = tile - row_warps + shared.stages();
+    if (turn > 0 && (turn & ((kFewTokensWarps >> a.few.row_warps_log2) - 1)) == part && next < a.few.tiles) {
+      const bool wrapped = stage < row_warps;  // since the tile before
+      bring_tile(a, shared, next, stage - row_warps + (wrapped ? shared.stages() : 0), wrapped ? parity ^ 1 : parity,
+                 static_cast<int>(lane));
     }
-    const int part = thread / 32 >> a.few.row_warps_log2;
     const uint32_t factors = shared.factors(thread / 32);
-    const int scale_pitch = a.rows_per_scale_log2 != 0 ? 0 : a.few.columns / 32;
-    const uint32_t scale_at = layout.scales + lane % kTileRows * scale_pitch + part * kGroups + lane / kTileRows;
+    const uint32_t scale_pitch = a.rows_per_scale_log2 != 0 ? 0 : static_cast<uint32_t>(a.few.columns) / 32;
+    const uint32_t scale_row = layout.row(lane % 8) + lane / 8 % 2 * layout.second_row;
+    const uint32_t scale_at = layout.scales + scale_row * scale_pitch + part * kGroups + lane / kTileRows;
     const uint32_t factor_to = factors + 4 * (lane / kTileRows * kTileRows + lane % 8 * 2 + lane / 8 % 2);
-    const uint32_t code_at = lane / 4 * layout.row_pitch + part * kGroups * 32 + lane % 4 * 8;
-    const uint32_t to = ptx::shared_address(shared.sums()) +
-                        4 * ((part * Shape::kTokens + lane % 4 * 2) * layout.sums_pitch + lane / 4);
-    const int round = tile / shared.stages();
-    const int stage = tile - round * shared.stages();
-    ptx::mbarrier_wait(shared.full(stage), round & 1);
+    const uint32_t code_at = layout.row_at(lane / 4, a.few.columns) + part * kGroups * 32 + lane % 4 * 8;
+    ptx::mbarrier_wait(shared.full(stage), parity);
     const uint32_t from = shared.stage(stage);
     // [group][row g, row g + 8]
 #pragma unroll
@@ -247,7 +271,7 @@ __device__ inline void multiply_tiles(const LinearArgs& a, const FewTokensShared
 #pragma unroll
         for (int k = 0; k < 2 * kChunk; ++k) {
           if (i + k / 2 >= kGroups) continue;
-          codes[k / 2][k % 2] = ptx::load_shared_2(from + code_at + k % 2 * 8 * layout.row_pitch + (i + k / 2) * 32);
+          codes[k / 2][k % 2] = ptx::load_shared_2(from + code_at + k % 2 * layout.second + (i + k / 2) * 32);
         }
         __syncwarp();
         if (i + kChunk >= kGroups && lane == 0) ptx::mbarrier_arrive(shared.empty(stage));
@@ -269,15 +293,26 @@ __device__ inline void multiply_tiles(const LinearArgs& a, const FewTokensShared
         }
       }
     }
+    ptx::forget(thread);
+    const uint32_t to =
+        ptx::shared_address(shared.sums()) +
+        4 * (((thread / 32 >> a.few.row_warps_log2) * Shape::kTokens + thread % 4 * 2) * layout.sums_pitch +
+             layout.row(thread / 4 % 8));
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
-      const float2 of_tokens = x.factors(half, lane);
+      const float2 of_tokens = x.factors(half, static_cast<int>(thread % 32));
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         const float value = sums[half][k] * (k % 2 == 0 ? of_tokens.x : of_tokens.y);
-        ptx::store_shared(to + 4 * ((8 * half + k % 2) * layout.sums_pitch + kTileRows * tile + k / 2 * 8),
-                          __float_as_uint(value));
+        ptx::store_shared(
+            to + 4 * ((8 * half + k % 2) * layout.sums_pitch + kTileRows * tile + k / 2 * layout.second_row),
+            __float_as_uint(value));
       }
+    }
+    stage += row_warps;
+    if (stage >= shared.stages()) {
+      stage -= shared.stages();
+      parity ^= 1;
     }
     __syncwarp();  // factors are read
   }

@@ -19,14 +19,20 @@ struct FewTokensVariant {
   int groups = 0;  // of 32 columns, a warp
 };
 
+// 16 tokens of ten groups would be more than there are registers.
 template <int kTokens, int kGroups, bool kFp8X>
 constexpr FewTokensVariant few_tokens_variant() {
-  return {few_tokens_kernel<FewTokensShape<kTokens, kGroups, kFp8X>>, kTokens, kGroups};
+  if constexpr (kTokens * kGroups > 128) {
+    return {};
+  } else {
+    return {few_tokens_kernel<FewTokensShape<kTokens, kGroups, kFp8X>>, kTokens, kGroups};
+  }
 }
 
-using FewTokensVariants = std::array<FewTokensVariant, 2>;
+using FewTokensVariants = std::array<FewTokensVariant, 3>;
 template <int kTokens, bool kFp8X>
-constexpr FewTokensVariants kFewTokensVariants = {few_tokens_variant<kTokens, 8, kFp8X>(),
+constexpr FewTokensVariants kFewTokensVariants = {few_tokens_variant<kTokens, 10, kFp8X>(),
+                                                  few_tokens_variant<kTokens, 8, kFp8X>(),
                                                   few_tokens_variant<kTokens, 5, kFp8X>()};
 
 inline const FewTokensVariants& few_tokens_variants(int64_t tokens, bool fp8_x) {
@@ -58,9 +64,9 @@ inline void try_few_tokens(const LinearArgs& a, FewTokensChoice c, int multiproc
   for (c.tiles = 1; c.tiles <= 64; ++c.tiles) {
     const int64_t rows = kTileRows * c.tiles;
     if (a.out % rows != 0 || (a.output == MEGAMLA_LINEAR_OUT_MXFP8 && rows % 32 != 0)) continue;
-    const FewTokensLayout layout = FewTokensLayout::of(columns, c.variant->tokens, c.variant->groups,
+    const FewTokensLayout layout = FewTokensLayout::of(columns, c.splits == 1, c.variant->tokens, c.variant->groups,
                                                        kFewTokensWarps >> c.row_warps_log2, c.tiles);
-    if (layout.most_stages() < 2) continue;
+    if (std::min(layout.most_stages(), c.tiles) < std::max(2, 1 << c.row_warps_log2)) continue;
     const int64_t waves = ceil_div(a.groups * (a.out / rows) * c.splits, multiprocessors);
     c.clocks = waves * (rows * columns / kMemory + kBlock + (c.splits > 1 ? kMeet : 0));
     if (best.variant == nullptr || c.clocks < best.clocks) best = c;
@@ -76,11 +82,13 @@ inline FewTokensChoice choose_few_tokens(const megamla_block_scaled_linear_param
       !a.x_aligned || a.in % 128 != 0) {
     return best;
   }
-  constexpr int64_t kLeastColumns = 2048;  // of a block: copies of shorter rows cost more than they bring
+  constexpr int64_t kLeastColumns = 2048;  // of a part of a row: shorter copies cost more than they bring
   FewTokensChoice c{};
   for (const FewTokensVariant& v : few_tokens_variants(a.tokens, p.input != MEGAMLA_LINEAR_IN_BF16)) {
     c.variant = &v;
-    for (c.splits = 1; c.splits <= kMaxSplits && a.in / c.splits >= kLeastColumns; c.splits *= 2) {
+    if (v.kernel == nullptr) continue;
+    for (c.splits = 1; c.splits <= kMaxSplits; c.splits *= 2) {
+      if (c.splits > 1 && a.in / c.splits < kLeastColumns) break;
       if (const int splits = tuned("LIN_FEW_SPLITS", 0); splits != 0 && splits != c.splits) continue;
       for (c.row_warps_log2 = 0; c.row_warps_log2 <= kFewTokensWarpsLog2; ++c.row_warps_log2) {
         const int64_t groups = int64_t{v.groups} * c.splits * (kFewTokensWarps >> c.row_warps_log2);
@@ -97,7 +105,7 @@ inline Status launch_few_tokens(LinearArgs a, const FewTokensChoice& c, cudaStre
   a.few.columns = static_cast<int>(a.in) / c.splits;
   a.few.tiles = c.tiles;
   a.few.row_warps_log2 = c.row_warps_log2;
-  const FewTokensLayout layout = FewTokensLayout::of(a.few.columns, c.variant->tokens, c.variant->groups,
+  const FewTokensLayout layout = FewTokensLayout::of(a.few.columns, c.splits == 1, c.variant->tokens, c.variant->groups,
                                                      kFewTokensWarps >> c.row_warps_log2, c.tiles);
   a.few.layout = layout;
   a.few.stages = std::min({layout.most_stages(), c.tiles, tuned("LIN_FEW_STAGES", 16)});

@@ -26,7 +26,12 @@ struct FewTokensLayout {
   static constexpr int kBarriers = 256;
   static constexpr int kMostStages = kBarriers / 16;
 
-  int row_pitch;    // of weights: 32 bytes more than columns keep eight rows' words apart
+  // Rows that one copy brings, a power of two, and from one such to the next: 32 bytes more keep the words of four
+  // copies apart that a warp loads at once.
+  int copy_rows_log2, copy_pitch;
+  // Rows g and g + 8 of a product, g = 0 .. 7, are rows row(g) and row(g) + second_row of the tile, `second` bytes on.
+  // Four neighbours lie in four copies: first_copies is 3 in binary, or 7.
+  uint32_t first_copies, second_row, second;
   int scales;       // in a stage, behind the weights
   int stage;        // bytes of one
   int factors;      // of a warp: [group][row]
@@ -34,10 +39,15 @@ struct FewTokensLayout {
   int sums;         // bytes of all parts, [part][token][row]
   int first_stage;  // after barriers, factors, sums
 
-  static constexpr FewTokensLayout of(int columns, int tokens, int groups, int parts, int tiles) {
+  // `whole_rows`: they lie side by side in memory.
+  static constexpr FewTokensLayout of(int columns, bool whole_rows, int tokens, int groups, int parts, int tiles) {
     FewTokensLayout l{};
-    l.row_pitch = columns + 32;
-    l.scales = kTileRows * l.row_pitch;
+    l.copy_rows_log2 = whole_rows ? 2 : 0;
+    l.copy_pitch = (columns << l.copy_rows_log2) + 32;
+    l.first_copies = whole_rows ? 3 : 7;
+    l.second_row = whole_rows ? 2 : 8;
+    l.second = static_cast<uint32_t>(whole_rows ? 2 * columns : 8 * l.copy_pitch);
+    l.scales = (kTileRows >> l.copy_rows_log2) * l.copy_pitch;
     l.stage = (l.scales + kTileRows * columns / 32 + 127) / 128 * 128;
     l.factors = groups * kTileRows * 4;
     l.sums_pitch = kTileRows * tiles + 4;
@@ -46,6 +56,10 @@ struct FewTokensLayout {
     return l;
   }
 
+  constexpr uint32_t row(uint32_t g) const { return ((g & first_copies) << copy_rows_log2) + (g & ~first_copies) / 4; }
+  constexpr uint32_t row_at(uint32_t g, uint32_t columns) const {  // bytes
+    return (g & first_copies) * copy_pitch + (g & ~first_copies) / 4 * columns;
+  }
   constexpr int most_stages() const {
     const int fit = (kMost - first_stage) / stage;
     return fit < kMostStages ? fit : kMostStages;

@@ -1,12 +1,14 @@
 // x on its way from memory to shared memory: widened to bf16, K-major in the 128-byte swizzle of wgmma.
 //
-// FP8 weights pass through registers four neighbouring codes at a time: of 16 columns, lane t of four has columns
-// 4t .. 4t+3, which the product takes for k = 2t, 2t+1, 2t+8, 2t+9. x is written in that order: of each 16 columns
-// first the pairs 0, 2, 4, 6, then the pairs 1, 3, 5, 7. For BF16 weights the order is the natural one.
+// bf16 x lies as in memory, so that 16 bytes can be copied at once. FP8 x passes through registers, and may as well be
+// put in the order in which ldmatrix brings FP8 weights: of 16 columns, lane t of four has columns 4t .. 4t+3, which
+// the product takes for k = 2t, 2t+1, 2t+8, 2t+9. So of each 16 columns first come the pairs 0, 2, 4, 6, then the pairs
+// 1, 3, 5, 7.
 #pragma once
 
 #include <cstdint>
 
+#include "cuda/block_scaled_linear/row_copies.cuh"
 #include "cuda/block_scaled_linear/shared.cuh"
 #include "cuda/block_scaled_linear/tile_order.cuh"
 #include "cuda/block_scaled_linear/widen.cuh"
@@ -27,11 +29,11 @@ __device__ inline int64_t x_scale_of_column(const LinearArgs& a, int column) {
 
 // What a thread loads at once: 16 bytes of a token. `row` is the first granule of 16 bytes of the token's row of a
 // swizzle block, before the swizzle; `turn` is what the swizzle does to granules of this row.
-template <bool kFp8, bool kPairsInTurn>
+template <bool kFp8, bool kInTurn>
 struct XUnit;
 
-template <bool kPairsInTurn>
-struct XUnit<false, kPairsInTurn> {
+template <>
+struct XUnit<false, false> {
   static constexpr int kBytes = 2;
   static constexpr int kColumns = 8;
   uint4 pairs;
@@ -49,18 +51,12 @@ struct XUnit<false, kPairsInTurn> {
     pairs = {words[0], words[1], words[2], words[3]};
   }
   __device__ void store(uint32_t row, int unit, int turn) const {
-    if constexpr (kPairsInTurn) {
-      const uint32_t first = row + (((unit & ~1) ^ turn) << 4) + 8 * (unit & 1);
-      ptx::store_shared(first, uint2{pairs.x, pairs.z});
-      ptx::store_shared(first ^ 16, uint2{pairs.y, pairs.w});
-    } else {
-      ptx::store_shared(row + ((unit ^ turn) << 4), pairs);
-    }
+    ptx::store_shared(row + ((unit ^ turn) << 4), pairs);
   }
 };
 
-template <bool kPairsInTurn>
-struct XUnit<true, kPairsInTurn> {
+template <bool kInTurn>
+struct XUnit<true, kInTurn> {
   static constexpr int kBytes = 1;
   static constexpr int kColumns = 16;
   uint4 codes;
@@ -93,7 +89,7 @@ struct XUnit<true, kPairsInTurn> {
       for (int i = 0; i < 8; ++i) pairs[i] = widen_rare_pair(words[i / 2], i % 2, scale);
     }
     const uint32_t first = row + (((2 * unit) ^ turn) << 4);
-    if constexpr (kPairsInTurn) {
+    if constexpr (kInTurn) {
       ptx::store_shared(first, uint4{pairs[0], pairs[2], pairs[4], pairs[6]});
       ptx::store_shared(first ^ 16, uint4{pairs[1], pairs[3], pairs[5], pairs[7]});
     } else {
@@ -107,7 +103,7 @@ struct XUnit<true, kPairsInTurn> {
 // the next token, then the next swizzle block.
 template <class Shape, bool kFp8>
 class XUnits {
-  using Unit = XUnit<kFp8, Shape::kWeightBytes == 1>;
+  using Unit = XUnit<kFp8, kFp8 && Shape::kWeightBytes == 1>;
   static constexpr int kTokenUnits = kSwizzleColumns / Unit::kColumns;  // of a swizzle block
   static constexpr int kRows = Shape::kTokens * Shape::kSwizzleBlocks;
   static constexpr int kPassRows = kProducerThreads / kTokenUnits;
@@ -142,13 +138,17 @@ class XUnits {
       }
     }
   }
-  // For x that begins anywhere: one element at a time, straight to the stage.
+  // One unit at a time, straight to the stage; x that begins anywhere even element by element.
   __device__ void carry_slowly(const LinearArgs& a, int column, uint32_t stage) const {
     if (!in_stage()) return;
 #pragma unroll 1
     for (int i = 0; i < kPasses; ++i) {
       Unit unit;
-      unit.load_bytes(from(a, column, i), scale(a, column, i), there(column, i));
+      if (a.x_aligned) {
+        unit.load(from(a, column, i), scale(a, column, i), there(column, i));
+      } else {
+        unit.load_bytes(from(a, column, i), scale(a, column, i), there(column, i));
+      }
       unit.store(stage + row_offset_ + i * kPassRows * 128, unit_, token_ % 8);
     }
   }
@@ -177,6 +177,26 @@ class XUnits {
   int64_t first_token_;
   int unit_, token_, block_, tokens_, end_, group_;
   uint32_t row_offset_;
+};
+
+// bf16 x that begins at multiples of 16 bytes, past the registers.
+template <class Shape>
+class XCopies {
+ public:
+  __device__ explicit XCopies(int thread) : rows_(thread) {}
+  __device__ void begin(const LinearArgs& a, const TilePlace& p) {
+    rows_.begin(static_cast<const uint8_t*>(a.x) + 2 * (p.first_token * a.x_token + p.group * a.x_group), 2 * a.x_token,
+                a.tokens - p.first_token, 2 * p.end);
+  }
+  __device__ void copy(int column, uint32_t stage) const {
+#pragma unroll
+    for (int i = 0; i < Shape::kSwizzleBlocks; ++i) {
+      rows_.copy(2 * (column + i * kSwizzleColumns), stage + i * Shape::kTokens * 128);
+    }
+  }
+
+ private:
+  RowCopies<Shape::kTokens, 2 * kSwizzleColumns> rows_;
 };
 
 }  // namespace megamla::cuda::linear

@@ -41,6 +41,11 @@ struct LinearArgs {
   uint8_t* y_scale;
 };
 
+// Whether bf16 x and scales can be copied as they are.
+constexpr bool only_copies(const LinearArgs& a) {
+  return a.x_aligned && (a.weight_scale == nullptr || a.weight_scale_aligned);
+}
+
 using Kernel = void (*)(LinearArgs);
 constexpr const char* kOp = "block_scaled_linear";
 

@@ -21,7 +21,7 @@ template <int kRows, int kRowBytes>
 class RowCopies {
   static constexpr int kGranules = kRowBytes / 16;
   static constexpr int kPassRows = kProducerThreads / kGranules;
-  static constexpr int kPasses = kRows / kPassRows;
+  static constexpr int kPasses = kRows < kPassRows ? 1 : kRows / kPassRows;
 
  public:
   __device__ explicit RowCopies(int thread) : row_(thread / kGranules), granule_(thread % kGranules) {
@@ -36,15 +36,25 @@ class RowCopies {
   }
   // From byte `at` of the rows on; zeros where there is no such row or byte.
   __device__ void copy(int at, uint32_t stage) const {
-    const uint8_t* from = from_ + at;
-#pragma unroll
-    for (int i = 0; i < kPasses; ++i) {
-      ptx::copy_16_async_streaming(stage + to_ + i * kPassRows * kRowBytes, from, i * kPassRows < rows_ && at < end_);
-      from += pass_;
+    if (kRows < kPassRows && row_ >= kRows) return;
+    if ((kPasses - 1) * kPassRows < rows_ && at < end_) {
+      copy_passes(at, stage, [](int) { return true; });
+    } else {
+      copy_passes(at, stage, [&](int i) { return i * kPassRows < rows_ && at < end_; });
     }
   }
 
  private:
+  template <class There>
+  __device__ void copy_passes(int at, uint32_t stage, There there) const {
+    const uint8_t* from = from_ + at;
+#pragma unroll
+    for (int i = 0; i < kPasses; ++i) {
+      ptx::copy_16_async_streaming(stage + to_ + i * kPassRows * kRowBytes, from, there(i));
+      from += pass_;
+    }
+  }
+
   int row_, granule_, rows_, end_;
   uint32_t to_;
   int64_t pass_;

@@ -24,15 +24,15 @@ class Shared {
   __device__ float* round_sums() const {
     return reinterpret_cast<float*>(memory_ + Shape::kStages * Shape::kStageBytes);
   }
-  // Every producer arrives when its copies are there and it has written x or scales: once for both, or once for each.
+  // Every producer arrives when its copies are there, and once more for what it wrote itself.
   __device__ uint64_t* full(int stage) const { return barriers() + stage; }
   // Every warp of multipliers arrives once.
   __device__ uint64_t* empty(int stage) const { return barriers() + Shape::kStages + stage; }
 
-  __device__ void init_barriers() const {
+  __device__ void init_barriers(uint32_t arrivals) const {
     for (int i = 0; i < Shape::kStages; ++i) {
-      ptx::mbarrier_init(full(i), Shape::kProducerArrivals * kProducerThreads);
-      ptx::mbarrier_init(empty(i), kMultiplierWarps);
+      ptx::mbarrier_init(full(i), arrivals);
+      ptx::mbarrier_init(empty(i), Shape::kMultiplierWarps);
     }
   }
 

@@ -43,6 +43,19 @@ __device__ inline void store_rows(T* to, const float (&v)[kLaneRows], int64_t ro
   }
 }
 
+// Four rows as bf16.
+__device__ inline void store_bf16(format::Bf16* to, uint2 four, int64_t rows, bool aligned) {
+  if (aligned && rows >= kLaneRows) {
+    asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(four.x), "r"(four.y) : "memory");
+    return;
+  }
+  const uint32_t words[2] = {four.x, four.y};
+#pragma unroll
+  for (int i = 0; i < kLaneRows; ++i) {
+    if (i < rows) to[i] = format::Bf16{static_cast<uint16_t>(words[i / 2] >> (16 * (i % 2)))};
+  }
+}
+
 // All lanes of the warp call, each with four rows of one token; `token` beyond the last gets the scale bytes of
 // padding.
 __device__ inline void store_mxfp8(const LinearArgs& a, float (&v)[kLaneRows], int64_t token, int64_t column,
@@ -126,19 +139,19 @@ __device__ inline void store_padding(const LinearArgs& a, const TilePlace& p, in
 
 // `sums` [token][row] of this block, of tokens first .. first + count of the tile; every block of the cluster has its
 // own in the same place. Warps of all blocks take the runs of 128 rows in turn.
-template <class Shape>
+template <class Shape, bool kCluster>
 __device__ inline void store_tokens(const LinearArgs& a, const TilePlace& p, const float* sums, uint32_t rank,
                                     int first, int count, int thread) {
   constexpr int kRuns = Shape::kRows / kRunRows;
   const int64_t tokens = min(a.tokens - p.first_token - first, int64_t{count});
-  const int warp = static_cast<int>(rank) * kMultiplierWarps + thread / 32;
-  const int warps = static_cast<int>(a.splits) * kMultiplierWarps;
+  const int warp = static_cast<int>(rank) * Shape::kMultiplierWarps + thread / 32;
+  const int warps = (kCluster ? static_cast<int>(a.splits) : 1) * Shape::kMultiplierWarps;
   const int lane_row = thread % 32 * kLaneRows;
   for (int item = warp; item < tokens * kRuns; item += warps) {
     const int row = item % kRuns * kRunRows + lane_row;
     const float* mine = sums + item / kRuns * Shape::kSumPitch + row;
     float v[kLaneRows] = {};
-    if (a.splits > 1) {
+    if constexpr (kCluster) {
       add_parts(mine, a.splits, v);
     } else {
       add_part(*reinterpret_cast<const float4*>(mine), v);

@@ -27,13 +27,13 @@ __device__ inline WeightRows weight_rows(const LinearArgs& a, const TilePlace& p
 
 // The tiles of this block, and its rank among the blocks of a tile. Clusters take one tile each.
 struct TileWalk {
-  uint32_t tile, rank, tiles;
-  __device__ explicit TileWalk(const LinearArgs& a)
-      : tile(a.splits == 1 ? blockIdx.x : blockIdx.x / a.splits),
-        rank(blockIdx.x - tile * a.splits),
-        tiles(a.row_tiles * a.token_tiles) {}
-  __device__ bool more() const { return tile < tiles; }
+  const LinearArgs& a;
+  uint32_t tile;
+  __device__ explicit TileWalk(const LinearArgs& args)
+      : a(args), tile(a.splits == 1 ? blockIdx.x : blockIdx.x / a.splits) {}
+  __device__ bool more() const { return tile < a.row_tiles * a.token_tiles; }
   __device__ void advance() { tile += gridDim.x; }
+  __device__ uint32_t rank() const { return a.splits == 1 ? 0 : blockIdx.x - tile * a.splits; }
 };
 
 // Tiles that run at the same time share their rows and their tokens through L2: bands of up to 8 token tiles, in a band
@@ -58,8 +58,8 @@ __device__ inline TilePlace tile_place(const LinearArgs& a, const TileWalk& walk
   p.end = static_cast<int>(a.in);
   if (a.splits > 1) {
     const uint32_t pieces = (static_cast<uint32_t>(a.in) + kSplitColumns - 1) / kSplitColumns;
-    p.begin = static_cast<int>(pieces * walk.rank / a.splits * kSplitColumns);
-    p.end = min(static_cast<int>(pieces * (walk.rank + 1) / a.splits * kSplitColumns), p.end);
+    p.begin = static_cast<int>(pieces * walk.rank() / a.splits * kSplitColumns);
+    p.end = min(static_cast<int>(pieces * (walk.rank() + 1) / a.splits * kSplitColumns), p.end);
   }
   return p;
 }

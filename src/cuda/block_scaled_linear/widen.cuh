@@ -24,20 +24,42 @@ __device__ inline uint32_t widening_factor(uint32_t scale_word, int i) {
 __device__ inline uint32_t bytes_beyond_largest(uint32_t scale_word) {
   return ((scale_word & 0x7f7f7f7fU) + 0x01010101U * (0x7f - (kLargestScale & 0x7f))) & scale_word & 0x80808080U;
 }
-// Byte `i` of four says how far a scale is beyond the largest: 255 has NaN.
-__device__ inline uint32_t excess_factor(uint32_t excess_word, int i) {
-  const uint32_t excess = (excess_word >> (8 * i)) & 0xff;
-  return bf16x2_both(excess == 0xff - kLargestScale ? 0x7fc0U : (127 + excess) << 7);
+// What a scale, byte `i` of four, is beyond the largest: 255 has NaN.
+__device__ inline uint32_t excess_factor(uint32_t scale_word, int i) {
+  const uint32_t scale = max((scale_word >> (8 * i)) & 0xff, kLargestScale);
+  return bf16x2_both(scale == 0xff ? 0x7fc0U : (127 + scale - kLargestScale) << 7);
 }
-// In the highest bits of its bytes: which of four codes are NaN.
-__device__ inline uint32_t nan_bits(uint32_t codes) { return (codes & 0x7f7f7f7fU) + 0x01010101U; }
-
-// Codes 2k and 2k+1 of a word.
-__device__ inline uint32_t widen_pair(uint32_t codes, int k, uint32_t factor) {
+// Of codes 2k and 2k+1 of a word.
+__device__ inline uint32_t pair_selector(int k) { return k == 0 ? 0x9180 : 0xb3a2; }
+// Two codes of a word where bf16 has sign, exponent and mantissa.
+__device__ inline uint32_t place_pair(uint32_t codes, uint32_t selector) {
   uint32_t extended;  // by their signs, to 16 bits
-  asm("prmt.b32 %0, %1, 0, %2;" : "=r"(extended) : "r"(codes), "r"(k == 0 ? 0x9180 : 0xb3a2));
-  return bf16x2_multiply((extended * 16) & 0x87f087f0U, factor);
+  asm("prmt.b32 %0, %1, 0, %2;" : "=r"(extended) : "r"(codes), "r"(selector));
+  return (extended * 16) & 0x87f087f0U;
 }
+__device__ inline uint32_t widen_pair(uint32_t codes, int k, uint32_t factor) {
+  return bf16x2_multiply(place_pair(codes, pair_selector(k)), factor);
+}
+
+__device__ inline uint32_t bf16x2_min(uint32_t a, uint32_t b) {
+  uint32_t smaller;
+  asm("min.bf16x2 %0, %1, %2;" : "=r"(smaller) : "r"(a), "r"(b));
+  return smaller;
+}
+
+// Notes NaN among codes that place_pair has placed: no others are as large.
+class NanWatch {
+ public:
+  __device__ void add(uint32_t placed) {
+    largest_ = bf16x2_max(largest_, placed);
+    smallest_ = bf16x2_min(smallest_, placed);
+  }
+  // Not 0 if there was one.
+  __device__ uint32_t seen() const { return ((largest_ + 0x00100010U) | (smallest_ + 0x00100010U)) & 0x08000800U; }
+
+ private:
+  uint32_t largest_ = 0, smallest_ = 0;
+};
 // The same with any code and any scale.
 __device__ inline uint32_t widen_rare_pair(uint32_t codes, int k, uint32_t scale_byte) {
   const float scale = __uint_as_float(scale_byte == 0xff ? 0x7fc00000U
