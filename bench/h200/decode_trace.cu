@@ -23,9 +23,9 @@
 namespace megamla::cuda {
 namespace {
 
-constexpr std::array kNames{"start",  "opened",  "column", "free",          "widened",   "row",
-                            "query",  "keys",    "scored", "probabilities", "published", "taken",
-                            "summed", "factors", "stored", "met",           "merged"};
+constexpr std::array kNames{"start", "opened", "column",  "free",   "widened",       "offered",
+                            "row",   "query",  "keys",    "scored", "probabilities", "published",
+                            "taken", "summed", "factors", "stored", "met",           "merged"};
 constexpr std::array kRoles{"values", "scores", "producers"};
 constexpr int kWindow = 128;
 constexpr int64_t kPage = 64;

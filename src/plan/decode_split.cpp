@@ -9,7 +9,9 @@ namespace {
 constexpr int64_t kEndTiles = 1;
 constexpr int64_t kMergeTiles = 2;
 // Of a block that has parts of rows: leaving them, and merging one.
-constexpr int64_t kPartTiles = 3;
+constexpr int64_t kPartTiles = 6;
+// Rows in segments are attended by clusters as long as that is faster than parts in memory: in so many waves.
+constexpr int64_t kMostClusterWaves = 1;
 // A segment has two tiles at least.
 constexpr int64_t kLeastSegmentTiles = 2;
 
@@ -25,7 +27,7 @@ DecodeSplit by_segments(const DecodeStep& step, const DecodeDevice& device) {
   const auto n = static_cast<int>(std::clamp<int64_t>(step.key_tiles / kLeastSegmentTiles, 1, kMostSegments));
   if (n == 1) return rows(1, std::min<int64_t>(step.items, device.blocks), step.items);
   const auto tiles = static_cast<int>(ceil_div(step.key_tiles, n));
-  if (step.items <= device.clusters[static_cast<size_t>(n)]) {
+  if (step.items <= kMostClusterWaves * device.clusters[static_cast<size_t>(n)]) {
     return {Spread::kRows, step.items * n, n, 0, n, tiles, 0};
   }
   int64_t per_block = ceil_div(step.items * n, most_blocks(device));

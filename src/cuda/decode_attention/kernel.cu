@@ -33,58 +33,43 @@ __device__ __forceinline__ void init_barriers(Barriers& barriers, int thread) {
   }
 }
 
-// What the block's first row begins with, called to the L2 while the kernel before this one may still run; none of it
-// is looked at.
-__device__ __forceinline__ void call_first_row(const DecodeParams& p, const Shared& shared) {
-  if (p.spread == plan::Spread::kKeys) return;  // lengths tell which it is
-  const Row row = row_at(p, shared, 0);
-  if (!row.any()) return;
-  const auto thread = static_cast<int>(threadIdx.x);
-  constexpr int kSectorSlots = 8;
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const DecodeKeys& keys = p.keys[i];
-    for (int at = thread * kSectorSlots; at < keys.width; at += kThreads * kSectorSlots) {
-      ptx::prefetch_l2(keys.slots + row.token * keys.slots_row_stride + at * keys.slots_column_stride);
-    }
-    if (thread == i && keys.lens != nullptr) ptx::prefetch_l2(keys.lens + row.token * keys.lens_stride);
-  }
-  if (thread == 2 && p.cos_sin != nullptr) {
-    ptx::prefetch_l2(static_cast<const uint8_t*>(p.positions) +
-                     row.token * p.positions_stride * (p.positions_64 != 0 ? 8 : 4));
-  }
-  Query::prefetch<kThreads>(p, row, thread);
-}
-
 template <class First, class Second>
 __global__ void __launch_bounds__(kThreads, 1) decode_attention_kernel(const __grid_constant__ DecodeParams p) {
   extern __shared__ __align__(1024) uint8_t memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
   trace(Trace::kStart);
   ptx::let_next_begin();
-  call_first_row(p, shared);
-  ptx::wait_for_previous();
-  if (p.spread == plan::Spread::kKeys) deal_out(p, shared.deal);
+  if (p.spread == plan::Spread::kKeys) {
+    ptx::wait_for_previous();
+    deal_out(p, shared.deal);
+  }
+  // What needs nothing of the kernel before this one comes before it is waited for.
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
   if (warp < kValueThreads / 32) {
     init_barriers(shared.barriers, threadIdx.x);
     if (p.cluster > 1) ptx::cluster_arrive();
+    ptx::wait_for_previous();
     __syncthreads();
     ptx::take_registers<kValueRegisters>();
     Values(p, shared, threadIdx.x).run();
   } else if (warp < (kValueThreads + kScoreThreads) / 32) {
+    Scores scores(p, shared, threadIdx.x - kValueThreads);
+    scores.call_first_row();
     if (p.cluster > 1) ptx::cluster_arrive_plain();
+    ptx::wait_for_previous();
     __syncthreads();
     ptx::take_registers<kScoreRegisters>();
-    Scores(p, shared, threadIdx.x - kValueThreads).run();
+    scores.run();
   } else {
     // The way to the first record is the longest: it begins before the barriers are ready.
     Producer<First, Second> producer(p, shared, threadIdx.x - kValueThreads - kScoreThreads);
-    producer.begin();
+    const auto first = producer.first_tiles();
     if (p.cluster > 1) ptx::cluster_arrive_plain();
+    ptx::wait_for_previous();
+    producer.ask(first);
     __syncthreads();
     ptx::give_registers<kProducerRegisters>();
-    producer.run();
+    producer.run(first);
   }
 }
 

@@ -58,18 +58,33 @@ struct Producer {
     return kSame || source == 0 ? Columns<First>::kUnits : Columns<Second>::kUnits;
   }
 
-  // Finds out which row is the index-th, and asks for its lengths.
-  __device__ __forceinline__ void look_up_row(Walk& walk, int index, int unit) {
-    const Row row = row_at(p, shared, index);
-    walk = {row.token, row.begin, row.end, index, unit, row.step, {0, 0}};
-    if (!row.any() || lane >= 2) return;
+  // Asks for the lengths of the index-th row: lanes 0 and 1.
+  __device__ __forceinline__ void ask_length(int token, int index) const {
     const DecodeKeys& keys = p.keys[lane];
     int32_t* length = &shared.lengths[warp][index % kLengths][lane];
     if (keys.lens == nullptr) {
       *length = keys.width;
     } else {
-      ptx::copy_4_async(ptx::shared_address(length), keys.lens + row.token * keys.lens_stride, true);
+      ptx::copy_4_async(ptx::shared_address(length), keys.lens + token * keys.lens_stride, true);
     }
+  }
+
+  // Finds out which row is the index-th, and asks for its lengths.
+  __device__ __forceinline__ void look_up_row(Walk& walk, int index, int unit) {
+    const Row row = row_at(p, shared, index);
+    walk = {row.token, row.begin, row.end, index, unit, row.step, {0, 0}};
+    if (row.any() && lane < 2) ask_length(row.token, index);
+  }
+
+  // The keys of the tile whose slots came first.
+  __device__ __forceinline__ int first_count() const {
+    const uint32_t tile = shared.tiles_asked[warp][0];
+    return count_of(static_cast<int>(tile & 1), static_cast<int>(tile >> kValueAt), 0);
+  }
+  // Of tile `number` of a list, of the row whose lengths lie at `place`.
+  __device__ __forceinline__ int count_of(int source, int number, uint32_t place) const {
+    const int length = shared.lengths[warp][place][source];
+    return __shfl_sync(~0u, min(max(length, 0), p.keys[source].width) - number * kTileKeys, 0);
   }
 
   // Goes on to tiles that hold keys as far as one knows, of a list; false: no more.
@@ -184,10 +199,7 @@ struct Producer {
       }
       const int source = static_cast<int>(tile & 1);
       int count = static_cast<int>(tile >> kValueAt);
-      if ((tile >> kExactAt & 1) == 0) {
-        const int length = shared.lengths[warp][tile >> kRowAt & (kLengths - 1)][source];
-        count = __shfl_sync(~0u, min(max(length, 0), p.keys[source].width) - count * kTileKeys, 0);
-      }
+      if ((tile >> kExactAt & 1) == 0) count = count_of(source, count, tile >> kRowAt & (kLengths - 1));
       const auto slot = static_cast<uint32_t>(shared.slots[warp][front.list][lane % 16]);
       request((front.list + 2) % kLists, unit);
       front.list = (front.list + 1) % kLists;
@@ -314,63 +326,164 @@ struct Producer {
     }
   }
 
+  // The first three tiles of the block's first row are asked for before anything else is looked after: by lanes 0 ..
+  // 15, 16 .. 31 and 0 .. 15. Where, while the kernel before may still run; their slots are called to the L2.
+  static constexpr int kFirst = 3;
+  struct FirstTiles {
+    int token;
+    int count;                // of those that there are at full widths
+    const int32_t* slots[2];  // null: none
+  };
+  __device__ __forceinline__ FirstTiles first_tiles() const {
+    const Row row = row_at(p, shared, 0);
+    FirstTiles first{row.token, 0, {nullptr, nullptr}};
+    if (!row.any()) return first;
+    first.count = min(max(row.end - row.begin + row.step - 1, 0) / row.step, kFirst);
+    const int key_of_tile = (static_cast<int>(lane) / 8 % kBatches * kProducerWarps + warp) * 8 + key();
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      const int place = static_cast<int>(lane) / 16 + 2 * k;
+      const int tile = row.begin + place * row.step;
+      if (place >= first.count) continue;
+      const int source = tile < p.window_tiles ? 0 : 1;
+      const int number = source == 0 ? tile : tile - p.window_tiles;
+      const DecodeKeys& keys = p.keys[source];
+      const int entry = number * kTileKeys + key_of_tile;
+      if (lane % 16 == 0) {
+        shared.tiles_asked[warp][place] = static_cast<uint32_t>(source) | static_cast<uint32_t>(number) << kValueAt;
+      }
+      if (entry >= keys.width) continue;
+      first.slots[k] = keys.slots + row.token * keys.slots_row_stride + entry * keys.slots_column_stride;
+      ptx::prefetch_l2(first.slots[k]);
+    }
+    return first;
+  }
   // Before the block's barriers are ready.
-  __device__ __forceinline__ void begin() {
-    Walk walk{0, 0, 0, -1, -4, 1, {0, 0}};
-    Walk next;
-    look_up_row(next, 0, -4);
-    if (lane == 0) shared.walks[warp][0] = walk, shared.walks[warp][1] = next;
-    __syncwarp();
-#pragma unroll 1
-    for (uint32_t place = 0; place < 2; ++place) request(place, -4);
+  __device__ __forceinline__ void ask(const FirstTiles& first) const {
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      const uint32_t place = lane / 16 + 2 * k;
+      if (place < kFirst) {
+        ptx::copy_4_async(ptx::shared_address(&shared.slots[warp][place][lane % 16]),
+                          first.slots[k] != nullptr ? first.slots[k] : p.keys[0].slots, first.slots[k] != nullptr);
+      }
+    }
+    if (first.token >= 0 && lane < 2) ask_length(first.token, 0);
     ptx::commit_copies();
   }
 
-  __device__ __forceinline__ void run() {
+  // Goes on behind the first row's first `asked` tiles. Whoever opens a tile asks for the one after the next: that of
+  // the first tile is left to this where it has been opened before.
+  __device__ __forceinline__ void begin_walk(int asked, int unit) {
+    {
+      const Row row = row_at(p, shared, 0);
+      if (lane == 0) {
+        shared.walks[warp][0] = {0, 0, 0, 0, -4, 1, {0, 0}};
+        shared.walks[warp][1] = {row.token, row.begin + asked * row.step, row.end, 0, -4, row.step, {0, 0}};
+      }
+    }
+    __syncwarp();
+#pragma unroll 1
+    for (uint32_t place = asked; place < (asked == 0 ? 2 : kFirst); ++place) request(place, unit);
+    if (asked == kFirst) return;
+    ptx::commit_copies();
+    ptx::wait_all_copies();  // the slots of the next tile
+    __syncwarp();
+  }
+
+  // The first two units. Records of the first tile, if it has keys, are asked for before the walk begins.
+  __device__ __forceinline__ void begin_ring(const FirstTiles& first, Front& front) {
+    ptx::wait_copies<0>();
+    __syncwarp();
+    const int count = first.count > 0 ? first_count() : 0;
+    const int asked = count > 0 ? first.count : 0;
+#pragma unroll 1
+    for (int unit = -2; unit < 0; ++unit) {
+      if (unit == -2 && asked > 0) {
+        const auto source = static_cast<int>(__shfl_sync(~0u, shared.tiles_asked[warp][0], 0) & 1);
+        front.list = 1;
+        locate(front, static_cast<uint32_t>(shared.slots[warp][0][lane % 16]), source, count, unit);
+      } else {
+        if (unit == -2 || asked > 0) begin_walk(asked, unit);
+        if (front.units == 0) open(front, unit);
+      }
+      --front.units;
+      uint32_t at = ring_place(unit) + lane * 16;
+#pragma unroll 1
+      for (int pair = 0; pair < kPairs; ++pair, at += 2 * kColumnBytes) copy_pair(front, at, pair);
+    }
+  }
+
+  __device__ __forceinline__ void run(const FirstTiles& first) {
     Front front;
+    begin_ring(first, front);
     Ring ring;
     Scales scales[kBatches];
-    int source = 0;
-    int units = 0;  // left of the tile that is widened
-    ptx::wait_copies<0>();
+    int units = 0;  // left of the tile that is widened; and its list << 4, in the same register
 #pragma unroll 1
-    for (int unit = -2;; ++unit) {
+    for (int unit = 0;; ++unit) {
       ptx::forget(lane), ptx::forget(warp);  // what follows from them needs no registers in between
       const uint32_t place = ring_place(unit);
       ptx::wait_copies<2 * kPairs - 1>();
       __syncwarp();  // scales and slots come from other lanes
-      if (unit >= 0) {
-        if (units == 0) {
-          const uint32_t opened = __shfl_sync(~0u, shared.opened[warp][unit & 1], 0);
-          if (opened == kEnd) break;
-          source = static_cast<int>(opened >> 16);
-          units = units_of(source);
-          begin_tile(opened, scales, ring, place);
-          __syncwarp();  // the places of its scales are free for copies
-        }
+      if ((units & 15) == 0) {
+        const uint32_t opened = __shfl_sync(~0u, shared.opened[warp][unit & 1], 0);
+        if (opened == kEnd) break;
+        const auto source = static_cast<int>(opened >> 16);
+        units = units_of(source) | source << 4;
+        begin_tile(opened, scales, ring, place);
+        __syncwarp();  // the places of its scales are free for copies
       }
       if (front.units == 0) open(front, unit);
       --front.units;
       ptx::forget(lane);
-      uint32_t at = place + lane * 16;
-      if (unit < 0) {
-#pragma unroll 1
-        for (int pair = 0; pair < kPairs; ++pair, at += 2 * kColumnBytes) copy_pair(front, at, pair);
-        continue;
-      }
+      const uint32_t at = place + lane * 16;
       --units;
-      const int half = units == 0 ? 1 : 0;
-      if (kSame || source == 0) {
+      const int half = (units & 15) == 0 ? 1 : 0;
+      if (kSame || units >> 4 == 0) {
         widen_unit<First>(front, scales, ring, at, half);
       } else {
         widen_unit<Second>(front, scales, ring, at, half);
       }
-      if (units == 0) {
+      if (half == 1) {
         ring.advance();
         trace(Trace::kWidened);
       }
     }
     ptx::wait_copies<0>();
+    if (shares_a_row(p)) offer_places(ring);
+  }
+
+  // Tells the blocks of the cluster where this one takes their units of a shared row: raw records and keys have done
+  // their part. Units of bf16 are half as long: a stage is enough, and the last tile's is still in use.
+  __device__ __forceinline__ void offer_places(const Ring& ring) const {
+    ptx::named_barrier<3, 32 * kProducerWarps>();
+    if (warp != 0) return;
+    const bool packed = packs_units(p);
+    const Ring last{ring.tiles - 1};
+#pragma unroll 1
+    for (int i = 0; i < 4; ++i) {
+      wait_for_stage(ring, i);
+      if (!packed && ring.tiles > 0) ptx::mbarrier_wait(&shared.barriers.keys_empty[last.stage()][i], last.parity());
+    }
+    const auto rank = static_cast<int>(ptx::cluster_rank());
+    const uint32_t item = p.whole_items + ptx::cluster_id();
+    const int units = Units(p, static_cast<int>(item & ((1u << p.head_tiles_log) - 1)) * kTileHeads).count();
+    if (lane == 0) {
+      const int mine = in_turns(p, units - rank + p.cluster - 1);
+      ptx::mbarrier_expect(&shared.barriers.places_full, p.cluster * sizeof(uint32_t));
+      ptx::mbarrier_expect(&shared.barriers.sums_full, p.cluster * kTileHeads * sizeof(float2));
+      ptx::mbarrier_expect(&shared.barriers.units_full,
+                           mine * p.cluster * (packed ? kMostUnitBytes / 2 : kMostUnitBytes));
+    }
+    __syncwarp();
+    ptx::cluster_wait();  // all blocks' barriers are ready
+    if (lane < static_cast<uint32_t>(p.cluster)) {
+      ptx::store_cluster_async(ptx::cluster_address(ptx::shared_address(&shared.unit_places[rank]), lane),
+                               ptx::shared_address(shared.keys[packed ? ring.stage() : 0]),
+                               ptx::cluster_address(ptx::shared_address(&shared.barriers.places_full), lane));
+    }
+    trace(Trace::kOffered);
   }
 };
 

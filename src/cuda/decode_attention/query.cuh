@@ -90,14 +90,13 @@ struct Query {
     }
   }
 
-  // A row's Q is read twice 32 KB at a time; kThreads threads call all of it to L2 in good time.
-  template <int kThreads>
+  // A row's Q is read twice 32 KB at a time; this calls all of it to L2 in good time, four lines a thread.
   __device__ __forceinline__ static void prefetch(const DecodeParams& p, const Row& row, int thread) {
     // A line of 64 dims: one head's, or of a chunk those of four heads.
     const bool chunked = p.q_chunked != 0;
 #pragma unroll 1
-    for (int i = 0; i < kTileHeads * format::kHeadDim / 64 / kThreads; ++i) {
-      const int line = i * kThreads + thread;
+    for (int i = 0; i < kTileHeads * format::kHeadDim / 64 / kScoreThreads; ++i) {
+      const int line = i * kScoreThreads + thread;
       const int head = row.first_head + (chunked ? line / 32 * 4 : line / 8);
       const int chunk = chunked ? line % 32 : line % 8 * 4;
       if (head < p.live_heads) {

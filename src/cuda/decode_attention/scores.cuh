@@ -173,7 +173,6 @@ struct Scores {
     }
     ptx::commit_copies();
     float squares[2] = {0, 0};
-    if (!fetched) query.fetch(p, row, head(), c, 0);
     if (p.q_norm != 0) query.square(squares);
     if (p.q_negative != 0) query.negate();
     query.arrange();
@@ -215,43 +214,14 @@ struct Scores {
     }
   }
 
-  __device__ __forceinline__ MergeStats& merge_stats() const { return *reinterpret_cast<MergeStats*>(shared.q); }
-
-  // Tells the blocks of the cluster where this one takes their units of a shared row: Q and keys have done their part.
-  // Units of bf16 are half as long: a stage is enough, and the last tile's may still be in use.
-  __device__ __forceinline__ void offer_places(const Row& row) const {
-    ptx::cluster_wait();  // all blocks' barriers are ready
-    if (thread >= 32) return;
-    const bool packed = p.output == MEGAMLA_OUTPUT_FP8_PAIR;
-#pragma unroll 1
-    for (int i = 0; i < 4; ++i) {
-      ptx::mbarrier_wait(&shared.barriers.keys_empty[ring.stage()][i], ring.parity() ^ 1);
-      const Ring last{ring.tiles - 1};
-      if (!packed && ring.tiles > 0) ptx::mbarrier_wait(&shared.barriers.keys_empty[last.stage()][i], last.parity());
-    }
-    if (thread == 0) {
-      ptx::mbarrier_expect(&shared.barriers.places_full, row.ranks * sizeof(uint32_t));
-      ptx::mbarrier_expect(&shared.barriers.sums_full, row.ranks * kTileHeads * sizeof(float2));
-      const int units = in_turns(p, Units(p, row).count() - row.rank + row.ranks - 1);
-      ptx::mbarrier_expect(&shared.barriers.units_full,
-                           units * row.ranks * (packed ? kMostUnitBytes / 2 : kMostUnitBytes));
-    }
-    __syncwarp();
-    if (thread < row.ranks) {
-      ptx::store_cluster_async(ptx::cluster_address(ptx::shared_address(&shared.unit_places[row.rank]), thread),
-                               ptx::shared_address(shared.keys[packed ? ring.stage() : 0]),
-                               ptx::cluster_address(ptx::shared_address(&shared.barriers.places_full), thread));
-    }
-  }
-
-  // To all blocks of the cluster, whose Q is no longer needed: a head's four lanes take turns.
+  // To all blocks of the cluster: a head's four lanes take turns.
   __device__ __forceinline__ void send_sums(const Row& row, const float (&m)[2], const float (&sum)[2]) const {
     ptx::mbarrier_wait(&shared.barriers.places_full, 0);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float total = sum[r] + __shfl_xor_sync(~0u, sum[r], 1);
       total += __shfl_xor_sync(~0u, total, 2);
-      const uint32_t place = ptx::shared_address(&merge_stats().of[row.rank][head() + r * 8]);
+      const uint32_t place = ptx::shared_address(&merge_stats(shared).of[row.rank][head() + r * 8]);
       const uint32_t barrier = ptx::shared_address(&shared.barriers.sums_full);
 #pragma unroll 1
       for (int to = thread % 4; to < row.ranks; to += 4) {
@@ -265,7 +235,7 @@ struct Scores {
   __device__ __forceinline__ void weigh(const Row& row, bool outside) const {
     ptx::mbarrier_wait(&shared.barriers.sums_full, 0);
     if (thread < kTileHeads) {
-      MergeStats& stats = merge_stats();
+      MergeStats& stats = merge_stats(shared);
       float m = kNoMaximum;
 #pragma unroll 4
       for (int other = 0; other < row.ranks; ++other) m = fmaxf(m, stats.of[other][thread].x);
@@ -282,6 +252,19 @@ struct Scores {
       if (row.rank == 0) store_lse(p, row.token, outside, h, m, sum);
     }
     ptx::mbarrier_arrive(&shared.barriers.stats_full);
+  }
+
+  // Calls to the L2 what the first row begins with, while the kernel before this one may still run.
+  __device__ __forceinline__ void call_first_row() const {
+    const Row row = row_at(p, shared, 0);
+    if (!row.any()) return;
+    if (thread < 2 && p.keys[thread].lens != nullptr) {
+      ptx::prefetch_l2(p.keys[thread].lens + row.token * p.keys[thread].lens_stride);
+    } else if (thread == 2 && p.cos_sin != nullptr) {
+      ptx::prefetch_l2(static_cast<const uint8_t*>(p.positions) +
+                       row.token * p.positions_stride * (p.positions_64 != 0 ? 8 : 4));
+    }
+    Query::prefetch(p, row, thread);
   }
 
   // Finds out which row is the index-th, and asks for its lengths, its position and its Q.
@@ -307,7 +290,7 @@ struct Scores {
       }
     }
     ptx::commit_copies();
-    if (row.any() && index > 0) Query::prefetch<kScoreThreads>(p, row, thread);
+    if (row.any() && index > 0) Query::prefetch(p, row, thread);
   }
 
   // How many tiles of the index-th row are this block's, when that has come; the values role is told.
@@ -364,9 +347,8 @@ struct Scores {
         thread = thread_of_role();
         const bool outside = rotation_of(p, shared.coming[index & 1].position).outside;
         if (row.ranks > 1) {  // the last one
-          offer_places(row);
-          ptx::mbarrier_wait(&shared.barriers.stats_empty, index & 1);
           send_sums(row, m, sum);
+          ptx::mbarrier_wait(&shared.barriers.stats_empty, index & 1);
           weigh(row, outside);
           trace(Trace::kPublished);
           return;
@@ -374,6 +356,11 @@ struct Scores {
         ptx::mbarrier_wait(&shared.barriers.stats_empty, index & 1);  // the row before has ended
         publish(row, outside, m, sum);
         trace(Trace::kPublished);
+      }
+      if (!fetched) {
+        meet();  // the row is known to all
+        const Row& next = shared.rows[(index + 1) % kRows];
+        if (next.any()) query.fetch(p, next, head(), thread % 4, 0);
       }
       tiles = begin_row(index + 1);
       const Row& row = shared.rows[(index + 1) % kRows];

@@ -8,6 +8,7 @@
 #include "cuda/decode_attention/params.hpp"
 #include "cuda/decode_attention/trace.cuh"
 #include "cuda/ptx/sync.cuh"
+#include "megamla/decode_attention.h"
 #include "plan/decode_split.hpp"
 
 namespace megamla::cuda {
@@ -128,14 +129,14 @@ struct Barriers {
 constexpr int kBarriers = sizeof(Barriers) / sizeof(uint64_t);
 
 struct Shared {
-  alignas(1024) uint8_t q[kQueryBlocks * kBlockBytes];  // at the end of a shared row its MergeStats
-  alignas(1024) uint8_t keys[kStages][kTileBytes];      // at the end of a shared row units of O
+  alignas(1024) uint8_t q[kQueryBlocks * kBlockBytes];
+  alignas(1024) uint8_t keys[kStages][kTileBytes];  // at the end of a shared row units of O
   alignas(1024) uint8_t p[kStages][kBlockBytes];
-  alignas(16) uint8_t raw[kProducerWarps][2][kPlaceBytes];
-  alignas(16) float rotation[2][format::kRopeDim];  // cos, sin of a row's position; by the row's parity
-  alignas(16) ComingRow coming[2];                  // by the row's parity
-  int32_t tiles[2];                                 // of a row, likewise
-  Row rows[kRows];                                  // by the row's number; written by the scores role, a row ahead
+  alignas(16) uint8_t raw[kProducerWarps][2][kPlaceBytes];  // at the end of a shared row its MergeStats
+  alignas(16) float rotation[2][format::kRopeDim];          // cos, sin of a row's position; by the row's parity
+  alignas(16) ComingRow coming[2];                          // by the row's parity
+  int32_t tiles[2];                                         // of a row, likewise
+  Row rows[kRows];  // by the row's number; written by the scores role, a row ahead
   int32_t slots[kProducerWarps][kLists][kBatches * 8];
   uint32_t tiles_asked[kProducerWarps][kLists];  // see Producer
   uint32_t opened[kProducerWarps][2];  // the tile that begins with a unit, by the unit's parity: source, valid keys
@@ -160,7 +161,7 @@ constexpr int kSharedBytes = sizeof(Shared);
 
 // The end of a row that the blocks of a cluster share. 32 dims of 16 heads of each block's partial O, as a warp of the
 // values role holds them, are a unit. A unit is merged by one of the blocks: all push theirs to it as soon as they have
-// it. The first 64 take the place of keys, the others, of which there are few, that of Q behind the statistics.
+// it. What comes takes the place of keys; statistics, and the few units that are more than 64, that of raw records.
 struct MergeStats {
   float2 of[plan::kMostClusterBlocks][kTileHeads];  // maximum and sum; then weight
 };
@@ -174,15 +175,17 @@ constexpr int most_unit_places() {
   return most;
 }
 constexpr int kMostUnitBytes = 32 * 16 * 4;
-static_assert(sizeof(MergeStats) + (most_unit_places() - kUnitsInKeys) * kMostUnitBytes <= sizeof(Shared::q));
+static_assert(sizeof(MergeStats) + (most_unit_places() - kUnitsInKeys) * kMostUnitBytes <= sizeof(Shared::raw));
 static_assert(kUnitsInKeys * kMostUnitBytes <= sizeof(Shared::keys));
+__device__ __forceinline__ MergeStats& merge_stats(Shared& shared) { return reinterpret_cast<MergeStats&>(shared.raw); }
+__device__ __forceinline__ bool packs_units(const DecodeParams& p) { return p.output == MEGAMLA_OUTPUT_FP8_PAIR; }
 
 // Each of the 8 warps of the values role has 8 units, if the row has its heads. They are dealt out to the blocks in
 // turn.
 struct Units {
   int head_blocks;  // of 16 heads
-  __device__ __forceinline__ Units(const DecodeParams& p, const Row& row)
-      : head_blocks((min(p.live_heads - row.first_head, kTileHeads) + 15) / 16) {}
+  __device__ __forceinline__ Units(const DecodeParams& p, int first_head)
+      : head_blocks((min(p.live_heads - first_head, kTileHeads) + 15) / 16) {}
   __device__ __forceinline__ bool has(int warp) const { return warp % 4 < head_blocks; }
   __device__ __forceinline__ int count() const { return head_blocks * 2 * 8; }
   __device__ __forceinline__ static int first_of(int warp) { return (warp % 4 * 2 + warp / 4) * 8; }
@@ -257,7 +260,9 @@ __device__ __forceinline__ Row row_at(const DecodeParams& p, const Shared& share
       if (!first || item >= p.items) return row;
       row.ranks = p.cluster;
       row.rank = static_cast<int>(ptx::cluster_rank());
-      if (p.segments > 1) {
+      int segments = p.segments;
+      ptx::forget(segments);  // what follows takes no registers between rows
+      if (segments > 1) {
         segment = row.rank;
       } else {
         row.begin = row.rank, row.step = row.ranks;

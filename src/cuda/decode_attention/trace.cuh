@@ -13,6 +13,7 @@ enum class Trace : uint32_t {
   kColumn,   // the tile's scales have come
   kFree,     // the stage is free for its first half
   kWidened,  // the tile has been handed over
+  kOffered,  // shared rows: the blocks of the cluster know where units may go
   // Scores.
   kRow,     // lengths and position have come
   kQuery,   // Q is ready

@@ -179,8 +179,8 @@ struct Values {
   // Where a unit's bytes from a block lie: place `place` from `keys` on, or behind the statistics.
   template <bool kPacked>
   __device__ __forceinline__ uint32_t unit_at(uint32_t keys, int place) const {
-    const uint32_t behind =
-        ptx::shared_address(shared.q) + static_cast<uint32_t>(sizeof(MergeStats)) - kUnitsInKeys * kUnitBytes<kPacked>;
+    const uint32_t behind = ptx::shared_address(shared.raw) + static_cast<uint32_t>(sizeof(MergeStats)) -
+                            kUnitsInKeys * kUnitBytes<kPacked>;
     return (place < kUnitsInKeys ? keys : behind) + place * kUnitBytes<kPacked>;
   }
 
@@ -207,7 +207,7 @@ struct Values {
   // This block's units, one a warp at a time: block after block.
   template <bool kPacked>
   __device__ __forceinline__ void merge_units(const Row& row, const Units& units) const {
-    const MergeStats& stats = *reinterpret_cast<const MergeStats*>(shared.q);
+    const MergeStats& stats = merge_stats(shared);
     const uint32_t keys = shared.unit_places[row.rank];
     const int lane = thread % 32;
     const int ranks = row.ranks;
@@ -240,7 +240,7 @@ struct Values {
   template <bool kPacked>
   __device__ __forceinline__ void finish_shared(const Row& row, const float (&o)[kAccumulators],
                                                 uint32_t weighed) const {
-    const Units units(p, row);
+    const Units units(p, row.first_head);
     if (units.has(thread / 32)) push_units<kPacked>(row, o);
     ptx::mbarrier_wait(&shared.barriers.stats_full, weighed);
     ptx::mbarrier_wait(&shared.barriers.units_full, 0);
