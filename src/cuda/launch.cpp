@@ -1,5 +1,6 @@
 #include "cuda/launch.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -87,6 +88,14 @@ LaunchConfig::LaunchConfig(const LaunchShape& shape, cudaStream_t stream) {
     cudaLaunchAttribute& cluster = attributes_[config_.numAttrs++];
     cluster.id = cudaLaunchAttributeClusterDimension;
     cluster.val.clusterDim = {static_cast<unsigned>(shape.cluster), 1, 1};
+  }
+  if (shape.read_once_bytes > 0) {
+    constexpr size_t kLargestWindow = size_t{64} << 20;  // devices allow more
+    cudaLaunchAttribute& window = attributes_[config_.numAttrs++];
+    window.id = cudaLaunchAttributeAccessPolicyWindow;
+    window.val.accessPolicyWindow = {const_cast<void*>(shape.read_once),
+                                     std::min(shape.read_once_bytes, kLargestWindow), 1, cudaAccessPropertyStreaming,
+                                     cudaAccessPropertyNormal};
   }
   if (shape.overlaps) attributes_[config_.numAttrs++] = overlap_attribute();
 }

@@ -43,6 +43,9 @@ struct LaunchShape {
   size_t shared_bytes = 0;  // dynamic shared memory
   int cluster = 1;          // blocks of a thread block cluster, which divide `blocks`
   bool overlaps = false;    // see overlapping()
+  // Memory that the kernel reads once, as a layer's weights: it leaves the L2 before anything else does.
+  const void* read_once = nullptr;
+  size_t read_once_bytes = 0;
 };
 
 // For kernels that call ptx::follow_previous: they may begin before the stream's last kernel has ended.
@@ -67,7 +70,7 @@ class LaunchConfig {
 
  private:
   cudaLaunchConfig_t config_{};
-  cudaLaunchAttribute attributes_[2] = {};
+  cudaLaunchAttribute attributes_[3] = {};
 };
 
 // Puts a kernel on a stream. No blocks: nothing to do.

@@ -198,7 +198,13 @@ Status launch_tiles(LinearArgs a, Choice choice, cudaStream_t stream) {
   // Blocks that share no tile walk over many; clusters take one each.
   int64_t clusters = int64_t{a.row_tiles} * a.token_tiles;
   if (choice.splits == 1) clusters = std::min<int64_t>(clusters, choice.variant->tile.clusters[1]);
-  return launch(kOp, shape_of(*choice.variant, clusters, choice.splits), stream, choice.variant->kernel, a);
+  LaunchShape shape = shape_of(*choice.variant, clusters, choice.splits);
+  if (a.token_tiles == 1) {
+    const int64_t values = a.groups * a.in * a.out;
+    shape.read_once = a.weight;
+    shape.read_once_bytes = static_cast<size_t>(a.weight_scale == nullptr ? 2 * values : values);
+  }
+  return launch(kOp, shape, stream, choice.variant->kernel, a);
 }
 
 }  // namespace
