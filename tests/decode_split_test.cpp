@@ -148,7 +148,7 @@ TEST(DecodeSplit, OtherDevices) {
 }
 
 // The kernel for few heads on an H200, 8 heads.
-constexpr ShareDevice kShareDevice{132, 1, {0, 0, 66, 40, 30, 22, 20, 16, 15}};
+constexpr ShareDevice kShareDevice{132, 2, {0, 0, 66, 40, 30, 22, 20, 16, 15}};
 
 TEST(DecodeShares, FewRowsAreSharedByWhatIsResident) {
   EXPECT_EQ(decode_shares({1, 40, false}, kShareDevice).blocks, 5);
@@ -173,10 +173,10 @@ TEST(DecodeShares, EveryCrewHasAStep) {
   EXPECT_EQ(decode_shares({1, 8, false}, kShareDevice).blocks, 1);
   EXPECT_EQ(decode_shares({1, 9, false}, kShareDevice).blocks, 2);
   EXPECT_EQ(decode_shares({1, 1000, false}, kShareDevice).blocks, kMostShares);
-  // Two warps a crew.
-  const ShareDevice pairs{132, 2, kShareDevice.clusters};
-  EXPECT_EQ(decode_shares({1, 8, false}, pairs).blocks, 2);
-  EXPECT_EQ(decode_shares({1, 40, false}, pairs).blocks, 8);
+  // Four warps a crew.
+  const ShareDevice fours{132, 4, kShareDevice.clusters};
+  EXPECT_EQ(decode_shares({1, 8, false}, fours).blocks, 2);
+  EXPECT_EQ(decode_shares({1, 40, false}, fours).blocks, 8);
 }
 
 TEST(DecodeShares, FullySharedRowsAreResidentWithAStepForEveryCrew) {

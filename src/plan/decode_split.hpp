@@ -61,7 +61,7 @@ constexpr int kBlocksOfARow = kMostSegments;
 // The kernel for few heads: every row is shared by the same number of blocks (a cluster) and their crews of warps,
 // which take its keys in steps. A block of kSmWarps warps fills an SM, of half of them half an SM.
 constexpr int kMostShares = 8;
-constexpr int kSmWarps = 8;
+constexpr int kSmWarps = 16;
 struct ShareDevice {
   int sms;
   int crew_warps;

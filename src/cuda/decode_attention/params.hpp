@@ -66,6 +66,9 @@ struct DecodeParams : AttentionParams {
   DecodeParts parts;       // kKeys, kSegments
   // few_heads/
   uint32_t items_at_once;  // where a block attends a whole item
+  int32_t calls_ahead;     // whether a block calls what it begins with while the kernel before may still run
+  int32_t crew_cost;       // of a crew's steps of a row at its full width; of the first dearer_crews crews one more
+  int32_t dearer_crews;
 };
 
 }  // namespace megamla::cuda

@@ -143,6 +143,10 @@ __device__ __forceinline__ void store_cluster_async(uint32_t to, uint32_t v, uin
                "r"(barrier)
                : "memory");
 }
+// To memory of a block of the cluster that has begun.
+__device__ __forceinline__ void store_cluster(uint32_t address, float2 v) {
+  asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(v.x), "f"(v.y) : "memory");
+}
 
 __device__ __forceinline__ void store_shared(uint32_t address, uint4 v) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)

@@ -8,6 +8,8 @@
 #include "cuda/decode_attention/few_heads/kernel.hpp"
 #include "cuda/decode_attention/few_heads/loader.cuh"
 #include "cuda/decode_attention/few_heads/row_end.cuh"
+#include "cuda/decode_attention/few_heads/softmax_of_four.cuh"
+#include "cuda/decode_attention/few_heads/softmax_of_two.cuh"
 #include "cuda/launch.hpp"
 #include "cuda/ptx/grid.cuh"
 
@@ -17,6 +19,7 @@ namespace {
 template <class First, class Second, int kEights>
 struct Block {
   using A = Arena<First, Second, kEights>;
+  static constexpr int kCrew = kCrewWarps<kEights>;
   const DecodeParams& p;
   Shared<kEights>& shared;
   uint32_t arenas;
@@ -66,98 +69,109 @@ struct Block {
 
   // One step: the crew's next 16 keys, whose records are there.
   template <class Record>
-  __device__ __forceinline__ void attend(uint32_t raw, uint32_t valid, int turn, Running<kEights>& running,
+  __device__ __forceinline__ void attend(uint32_t raw, int stage, uint32_t valid, int turn, Running& running,
                                          Sums<kEights>& o, int& unit) const {
     constexpr bool kE2m1 = Record::kFormat == MEGAMLA_KV_NVFP4_288;
-    const Values<First, Second, kEights> values{me, o, unit};
+    // What is worked out from the lane takes no registers from step to step, where there are none.
+    int lane = me.lane;
+    if (kEights == 2 && A::kSame) ptx::forget(lane);
+    const Lane fresh{me.warp, me.part, lane, lane >> 2, lane & 3};
+    const Values<First, Second, kEights> values{fresh, o, unit};
     if (kE2m1 && unit != kNibbleShift) {
       if (unit != kNoUnit) values.turn_to_fragments(arena());
       values.change_unit(kNibbleShift);
     }
     float logits[kEights][4] = {};
-    const Scores<First, Second, kEights> scores{me, ptx::shared_address(&shared.query)};
-    scores.run(Record{}, raw, arena(), logits);
-    typename Values<First, Second, kEights>::Ahead ahead;
-    if constexpr (kE2m1) {
-      __syncwarp();  // what was widened is there
-      values.load_ahead(arena(), ahead);
-    }
-    if constexpr (kEights == 2) {
-      const uint32_t mine = arena() + A::kExchange;
-      exchange_halves<kEights>(me, mine, me.half == 0 ? mine + A::kBytes : mine - A::kBytes, turn, logits);
-    }
-    const float bias[2] = {__uint_as_float((valid & 1) != 0 ? 0 : 0xff800000u),
-                           __uint_as_float((valid & 2) != 0 ? 0 : 0xff800000u)};
-#pragma unroll
-    for (int e = 0; e < kEights; ++e) {
-      float2 factor = *reinterpret_cast<const float2*>(&shared.logit_factor[e * 8 + 2 * me.c]);
-      if (kE2m1) factor.x *= 1 << kNibbleShift, factor.y *= 1 << kNibbleShift;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        logits[e][i] = logit_of(logits[e][i], i % 2 == 0 ? factor.x : factor.y, bias[i / 2]);
-      }
-    }
+    const Scores<First, Second, kEights> scores{fresh, ptx::shared_address(&shared.query)};
+    KeptFragments<kEights> kept;
+    scores.run(Record{}, raw, arena(), logits, kept);
+    if (kE2m1) __syncwarp();  // what was widened is there, and the record has been read
+    const uint32_t parts = arena() + A::kParts + stage * A::kPartsStep;
+    ptx::forget(lane);
+    float2 factor = *reinterpret_cast<const float2*>(&shared.logit_factor[Softmax<kEights>::head(me.part, lane)]);
+    if (kE2m1) factor.x *= 1 << kNibbleShift, factor.y *= 1 << kNibbleShift;
+    const Softmax<kEights> softmax = softmax_of(lane, parts);
     uint2 b[kEights];
     // Rotated dims of fp8_584 take bf16 probabilities, which hold 1 exactly and have half the rounding error below it:
     // the first maxima are followed exactly, as a few keys decide a row that has no more.
-    soften<kEights>(logits, A::kRopeBf16 && turn < 2 ? 0 : kMaximumSlack, turn == 0, running, o, b);
-    values.run(Record{}, raw, arena(), ahead, b);
+    softmax.run(logits, factor, valid, A::kRopeBf16 && turn < 2 ? 0 : kMaximumSlack, turn == 0, running, o, b);
+    values.run(Record{}, raw, arena(), kept, b);
+    softmax.finish(turn);
+  }
+  __device__ __forceinline__ Softmax<kEights> softmax_of(int lane, uint32_t parts) const {
+    if constexpr (kEights == 1) {
+      const int other = me.part == 0 ? 1 : -1;
+      return {me, parts, parts + other * A::kBytes, shared.read + me.warp, shared.read + me.warp + other};
+    } else {
+      const int crew = me.warp / kCrew;
+      return {me.warp,
+              me.part,
+              lane,
+              parts - me.part * A::kBytes,
+              A::kBytes,
+              arenas + crew * (kCrew * A::kBytes) + A::kProbabilities,
+              shared.shrink[crew]};
+    }
   }
 
   __device__ __forceinline__ void run() const {
     constexpr int kStages = A::kStages;
+    if (p.cluster > 1) ptx::cluster_arrive_plain();
     const Item at = item();
-    const int crews = warps / kEights * p.cluster;
-    const int crew = at.rank * (warps / kEights) + me.warp / kEights;
-    const int window_steps = (p.keys[0].width + kStepKeys - 1) / kStepKeys;
-    const int steps = window_steps + (p.keys[1].width + kStepKeys - 1) / kStepKeys;
-    Loader<First, Second, kEights> loader{p, me, arena(), at.token, window_steps, steps, crews, {0, 0}, 0};
+    const int crews = warps / kCrew * p.cluster;
+    const int crew = at.rank * (warps / kCrew) + me.warp / kCrew;
+    Loader<First, Second, kEights> loader{p, me, arena(), at.token, shared.lengths[me.warp]};
+    loader.pieces = first_piece<First, kEights>(me) | first_piece<Second, kEights>(me) << 16;
+    if (!A::kSame || kEights == 2) ptx::forget(loader.pieces);
+    loader.deal_widths(crew);
 #pragma unroll
-    for (int k = 0; k < kStages; ++k) loader.copy_slots(crew + k * crews, k);
-    loader.lengths[0] = load_length(p.keys[0], at.token);
-    loader.lengths[1] = load_length(p.keys[1], at.token);
+    for (int k = 0; k < kStages; ++k) loader.copy_slots(loader.begin + k, k);
     const ComingPosition position = load_position(p, at.token);
+    int lengths[2] = {load_length(p.keys[0], at.token), load_length(p.keys[1], at.token)};
     ComingQuery<kEights> q;
     fetch_query<kEights>(p, me, warps, at.token, at.first_head, q);
+    const Rotation rotation = rotation_of(p, position);
+    const QueryAngles angles = fetch_angles(me, rotation);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) lengths[i] = __shfl_sync(~0u, min(max(lengths[i], 0), p.keys[i].width), 0);
     ptx::wait_all_copies();
+    if (loader.deal_lengths(crew, crews, lengths[0], lengths[1])) {
+#pragma unroll
+      for (int k = 0; k < kStages; ++k) loader.copy_slots(loader.begin + k, k);
+      ptx::wait_all_copies();
+    }
     __syncwarp();
 #pragma unroll 1
-    for (int k = 0; k < kStages; ++k) loader.fill(crew + k * crews, k);
+    for (int k = 0; k < kStages; ++k) loader.fill(loader.begin + k, k);
     // For the block that comes after this one.
     if (p.cluster == 1 && ptx::cluster_id() + p.items_at_once < p.items) call_item(ptx::cluster_id() + p.items_at_once);
-    const Rotation rotation = rotation_of(p, position);
     if (threadIdx.x == 0) shared.rotation = rotation;
-    arrange_query<First, Second, kEights>(p, shared, me, warps, rotation, q);
+    if (me.lane == 0) ptx::mbarrier_init(shared.read + me.warp, 1);
+    arrange_query<First, Second, kEights>(p, shared, me, warps, rotation, angles, q);
     __syncthreads();
 
-    Running<kEights> running;
+    Running running{{kNoMaximum, kNoMaximum}, {0, 0}};
     Sums<kEights> o;
 #pragma unroll
     for (int e = 0; e < kEights; ++e) {
-      running.maximum[e] = {kNoMaximum, kNoMaximum};
-      running.sum[e] = {0, 0};
 #pragma unroll
-      for (int t = 0; t < 32 / kEights; ++t) o[e][t][0] = o[e][t][1] = o[e][t][2] = o[e][t][3] = 0;
+      for (int t = 0; t < kTiles<kEights>; ++t) o[e][t][0] = o[e][t][1] = o[e][t][2] = o[e][t][3] = 0;
     }
     int unit = kNoUnit;
     int stage = 0;
-    int turn = 0;
 #pragma unroll 1
-    for (int s = crew; s < steps; s += crews) {
+    for (int s = loader.begin; s < loader.end; ++s) {
       ptx::wait_copies<kStages - 1>();
       __syncwarp();
-      const auto step = loader.step_of(s);
-      if (!loader.empty(step)) {
-        const uint32_t valid = loader.valid >> (2 * stage) & 3;
-        if (A::kSame || step.first) {
-          attend<First>(loader.first_stage(stage), valid, turn, running, o, unit);
-        } else {
-          attend<Second>(loader.second_stage(stage), valid, turn, running, o, unit);
-        }
-        ++turn;
+      const uint32_t valid = loader.valid >> (2 * stage) & 3;
+      const int turn = s - loader.begin;
+      if (A::kSame || s < loader.window_steps) {
+        attend<First>(loader.first_stage(stage), stage, valid, turn, running, o, unit);
+      } else {
+        attend<Second>(loader.second_stage(stage), stage, valid, turn, running, o, unit);
       }
       __syncwarp();
-      loader.fill(s + kStages * crews, stage);
+      loader.fill(s + kStages, stage);
       stage = stage + 1 == kStages ? 0 : stage + 1;
     }
 
@@ -174,7 +188,7 @@ __global__ void __launch_bounds__(32 * kMostWarps, 1)
     decode_attention_few_heads(const __grid_constant__ DecodeParams p) {
   extern __shared__ __align__(256) uint8_t memory[];
   ptx::let_next_begin();
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const uint32_t lane = threadIdx.x % 32;
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
   const int warps = static_cast<int>(blockDim.x) / 32;
   // Arenas first: their rows are aligned to 256 bytes.
@@ -182,9 +196,11 @@ __global__ void __launch_bounds__(32 * kMostWarps, 1)
       p,
       *reinterpret_cast<Shared<kEights>*>(memory + warps * Arena<First, Second, kEights>::kBytes),
       ptx::shared_address(memory),
-      {warp, warp % kEights, lane, lane / 4, lane % 4},
+      {warp, warp % kCrewWarps<kEights>, static_cast<int>(lane), static_cast<int>(lane / 4),
+       static_cast<int>(lane % 4)},
       warps};
-  block.call_item(ptx::cluster_id());  // while the kernel before this one may still run
+  // While the kernel before this one may still run. A block before a later one has called it already.
+  if (p.calls_ahead != 0 && ptx::cluster_id() < p.items_at_once) block.call_item(ptx::cluster_id());
   ptx::wait_for_previous();
   block.run();
 }
@@ -193,7 +209,9 @@ using Kernel = void (*)(DecodeParams);
 
 struct Variant {
   Kernel kernel;
-  int eights;
+  int crew_warps;
+  int first_cost;
+  int second_cost;
   int arena_bytes;  // of a warp
   int shared_bytes;
 
@@ -211,8 +229,12 @@ static_assert(kHalvesAnSm<format::Fp8_528, format::Nvfp4_288, 1> && kHalvesAnSm<
               kHalvesAnSm<format::Fp8_528, format::Fp8_528, 2> && kHalvesAnSm<format::Fp8_584, format::Fp8_584, 2>);
 
 template <class First, class Second, int kEights>
-constexpr Variant kVariant{decode_attention_few_heads<First, Second, kEights>, kEights,
-                           Arena<First, Second, kEights>::kBytes, kSharedBytes<kEights>};
+constexpr Variant kVariant{decode_attention_few_heads<First, Second, kEights>,
+                           kCrewWarps<kEights>,
+                           kStepCost<First, Second>,
+                           kStepCost<Second, Second>,
+                           Arena<First, Second, kEights>::kBytes,
+                           kSharedBytes<kEights>};
 template <int kEights>
 Variant variant_of(megamla_kv_format window, megamla_kv_format compressed) {
   if (window == MEGAMLA_KV_FP8_584) return kVariant<format::Fp8_584, format::Fp8_584, kEights>;
@@ -221,7 +243,7 @@ Variant variant_of(megamla_kv_format window, megamla_kv_format compressed) {
 }
 
 cudaError_t ask_device(const Variant& variant, int device, plan::ShareDevice* shares) {
-  *shares = {0, variant.eights, {}};
+  *shares = {0, variant.crew_warps, {}};
   cudaError_t error = cudaDeviceGetAttribute(&shares->sms, cudaDevAttrMultiProcessorCount, device);
   if (error != cudaSuccess) return error;
   error = cudaFuncSetAttribute(variant.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -252,10 +274,8 @@ cudaError_t share_device(const Variant& variant, plan::ShareDevice* device) {
   return error;
 }
 
-int row_steps(const DecodeParams& params) {
-  const auto steps = [](int width) { return (width + kStepKeys - 1) / kStepKeys; };
-  return steps(params.keys[0].width) + steps(params.keys[1].width);
-}
+int steps_of(const DecodeKeys& keys) { return (keys.width + kStepKeys - 1) / kStepKeys; }
+int row_steps(const DecodeParams& params) { return steps_of(params.keys[0]) + steps_of(params.keys[1]); }
 
 }  // namespace
 
@@ -291,6 +311,15 @@ cudaError_t launch(DecodeParams params, megamla_kv_format window, megamla_kv_for
   if (const char* warps = std::getenv("MEGAMLA_FEW_HEADS_WARPS")) shares.warps = std::atoi(warps);
 #endif
   params.cluster = shares.blocks;
+  // A kernel like this one before it leaves no room for that if its blocks have all SMs to themselves.
+  params.calls_ahead = shares.warps < kMostWarps || 2 * int64_t{params.items} * shares.blocks <= device.sms ? 1 : 0;
+#if defined(MEGAMLA_TUNE)
+  if (const char* calls = std::getenv("MEGAMLA_FEW_HEADS_CALLS")) params.calls_ahead = std::atoi(calls);
+#endif
+  const int crews = shares.blocks * (shares.warps / variant.crew_warps);
+  const int row_cost = variant.first_cost * steps_of(params.keys[0]) + variant.second_cost * steps_of(params.keys[1]);
+  params.crew_cost = row_cost / crews;
+  params.dearer_crews = row_cost % crews;
   params.items_at_once = static_cast<uint32_t>(device.sms * (kMostWarps / shares.warps));
   const LaunchConfig config(variant.shape(params.items, shares), stream);
   return cudaLaunchKernelEx(config.get(), variant.kernel, params);

@@ -5,62 +5,76 @@
 
 namespace megamla::cuda::few_heads {
 
-// A record's data and scales in a paged cache.
+// Where a record lies in a paged cache.
 struct RecordPlace {
   const uint8_t* data;
-  const uint8_t* scales;
+  int32_t scales;  // from its data
+  uint32_t valid;
 };
-__device__ __forceinline__ RecordPlace record_place(const DecodeKeys& keys, uint32_t slot) {
+__device__ __forceinline__ RecordPlace record_place(const DecodeKeys& keys, uint32_t slot, bool valid) {
+  slot = valid ? slot : 0;
   const auto page =
       static_cast<uint32_t>((static_cast<uint64_t>(slot) * keys.division.multiplier) >> keys.division.shift);
   const uint32_t in_page = slot - page * keys.page_size;
-  const uint8_t* begin = keys.cache + static_cast<int64_t>(page) * keys.page_stride;
-  return {begin + static_cast<uint64_t>(in_page) * static_cast<uint32_t>(keys.data_step),
-          begin + keys.scale_begin + static_cast<uint64_t>(in_page) * static_cast<uint32_t>(keys.scale_step)};
+  return {keys.cache + static_cast<int64_t>(page) * keys.page_stride +
+              static_cast<uint64_t>(in_page) * static_cast<uint32_t>(keys.data_step),
+          static_cast<int32_t>(static_cast<uint32_t>(keys.scale_begin) +
+                               in_page * static_cast<uint32_t>(keys.scale_step - keys.data_step)),
+          valid ? 1u : 0u};
 }
 
-template <int kEights>
-__device__ __forceinline__ void copy_record(format::Nvfp4_288, const Lane& me, uint32_t to, int key,
-                                            const RecordPlace& from, bool valid) {
-  using R = Raw<format::Nvfp4_288, kEights>;
-  const uint8_t* data = from.data + me.half * (R::kLanePieces * 64) + me.c * 16;
-  const uint32_t row = to + R::row(key);
-#pragma unroll
-  for (int j = 0; j < R::kLanePieces; ++j) ptx::copy_16_async(row ^ R::copied(me.c, j), data + j * 64, valid);
-  if (me.c < R::kScalePitch / 16) {
-    ptx::copy_16_async(to + R::kScales + key * R::kScalePitch + me.c * 16,
-                       from.scales + me.half * R::kScalePitch + me.c * 16, valid);
+// The warp's part of records g and g + 8. Where the lane's pieces j of 64 bytes go: `first` ^ a multiple of 64, beyond
+// 128 bytes added.
+template <int kBytes>
+__device__ __forceinline__ void copy_scales(uint32_t to, const uint8_t* from, bool valid) {
+  if constexpr (kBytes == 16) {
+    ptx::copy_16_async(to, from, valid);
+  } else if constexpr (kBytes == 8) {
+    ptx::copy_8_async(to, from, valid);
+  } else {
+    ptx::copy_4_async(to, from, valid);
   }
 }
-template <int kEights>
-__device__ __forceinline__ void copy_record(format::Fp8_528, const Lane& me, uint32_t to, int key,
-                                            const RecordPlace& from, bool valid) {
-  using R = Raw<format::Fp8_528, kEights>;
-  const uint8_t* data = from.data + me.half * R::kPitch + me.c * 16;
-#pragma unroll
-  for (int j = 0; j < R::kPitch / 64; ++j) {
-    ptx::copy_16_async(to + R::place(key, j * 4 + me.c), data + j * 64, valid);
+// Where a lane's first piece of record g goes; further ones, 64 bytes apart in the record, at this ^ a constant.
+template <class Record, int kEights>
+__device__ __forceinline__ uint32_t first_piece(const Lane& me) {
+  using R = Raw<Record, kEights>;
+  if constexpr (Record::kFormat == MEGAMLA_KV_NVFP4_288) {
+    return R::row(me.g) ^ R::copied(me.c);
+  } else {
+    return R::place(me.g, me.c);
   }
-  if (me.c == 0) ptx::copy_16_async(to + R::kScales + key * R::kScalePitch, from.scales, valid);
 }
-template <int kEights>
-__device__ __forceinline__ void copy_record(format::Fp8_584, const Lane& me, uint32_t to, int key,
-                                            const RecordPlace& from, bool valid) {
-  using R = Raw<format::Fp8_584, kEights>;
-  const uint8_t* data = from.data + me.half * 256 + me.c * 16;
-  constexpr int kTurns = kEights == 1 ? 9 : 5;
+// The warp's part of records g and g + 8.
+template <class Record, int kEights>
+__device__ __forceinline__ void copy_records(const Lane& me, uint32_t to, uint32_t first,
+                                             const RecordPlace (&from)[2]) {
+  using R = Raw<Record, kEights>;
+  constexpr bool kRope = Record::kFormat == MEGAMLA_KV_FP8_584;
+  constexpr bool kE2m1 = Record::kFormat == MEGAMLA_KV_NVFP4_288;
+  constexpr int kPieces = kWarpDims<kEights> / (kE2m1 ? 128 : 64);
+  constexpr int kPartBytes = kPieces * 64;
+  const bool last = kRope && me.part + 1 == kCrewWarps<kEights>;
 #pragma unroll
-  for (int j = 0; j < kTurns; ++j) {
-    if (kEights == 1 || j < 4 || me.half == 1) {
-      ptx::copy_16_async(to + R::place(key, j * 4 + me.c), data + j * 64, valid);
+  for (int r = 0; r < 2; ++r) {
+    const uint8_t* data = from[r].data + (me.part * kPartBytes + me.c * 16);
+    const bool valid = from[r].valid != 0;
+#pragma unroll
+    for (int j = 0; j < kPieces + (kRope ? 1 : 0); ++j) {
+      const uint32_t at = to + ((first ^ ((j & 1) << 6)) + (j >> 1) * 128);
+      if (j < kPieces || last) ptx::copy_16_async(at + r * 8 * R::kPitch, data + j * 64, valid);
+    }
+    if (me.c == 0) {
+      copy_scales<R::kScalePitch>(to + R::kScales + (me.g + 8 * r) * R::kScalePitch,
+                                  from[r].data + (from[r].scales + (kRope ? 0 : me.part * R::kScalePitch)), valid);
     }
   }
-  if (me.c == 0) ptx::copy_8_async(to + R::kScales + key * R::kScalePitch, from.scales, valid);
 }
 
-// A crew's steps: every crew of the row takes the next 16 keys in turn, through both lists at their full widths, so
-// that slots can be asked for before the lengths are known. Slots come from memory that no cache holds, as records do:
-// with the records of a step come the slots of the step that has its stage next.
+// A crew's steps: the row's steps of 16 keys, first those of the window, are cut into as many runs of the same cost as
+// there are crews; so few crews have steps of both lists. They are cut by the lists' full widths first, so that slots
+// can be asked for before the lengths are known. Slots come from memory that no cache holds, as records do: with the
+// records of a step come the slots of the step that has its stage next.
 template <class First, class Second, int kEights>
 struct Loader {
   using A = Arena<First, Second, kEights>;
@@ -68,11 +82,40 @@ struct Loader {
   const Lane& me;
   uint32_t arena;
   int token;
+  int (&lengths)[2];  // of the warp, in shared memory
   int window_steps;
-  int steps;  // of the row
-  int crews;
-  int lengths[2];
-  uint32_t valid;  // two bits a stage: whether keys g, g + 8 count
+  int begin;  // of the crew's steps
+  int end;
+  uint32_t valid;   // two bits a stage: whether keys g, g + 8 count
+  uint32_t pieces;  // first_piece of both kinds of records, 16 bits each
+
+  __device__ __forceinline__ static int steps_of(int keys) { return (keys + kStepKeys - 1) / kStepKeys; }
+  __device__ __forceinline__ void deal_widths(int crew) {
+    window_steps = steps_of(p.keys[0].width);
+    deal(crew, p.crew_cost, p.dearer_crews);
+  }
+  // Whether the steps are others now.
+  __device__ __forceinline__ bool deal_lengths(int crew, int crews, int first_length, int second_length) {
+    if (me.lane == 0) lengths[0] = first_length, lengths[1] = second_length;
+    const int window = steps_of(first_length);
+    const int compressed = steps_of(second_length);
+    if (window == window_steps && compressed == steps_of(p.keys[1].width)) return false;
+    window_steps = window;
+    const auto cost = static_cast<uint32_t>(kStepCost<First, Second> * window + kStepCost<Second, Second> * compressed);
+    deal(crew, static_cast<int>(cost / crews), static_cast<int>(cost % crews));
+    return true;
+  }
+  __device__ __forceinline__ void deal(int crew, int crew_cost, int dearer_crews) {
+    begin = step_at(crew * crew_cost + min(crew, dearer_crews));
+    end = step_at((crew + 1) * crew_cost + min(crew + 1, dearer_crews));
+  }
+  // The first step with so much before it.
+  __device__ __forceinline__ int step_at(int cost) const {
+    constexpr int kFirst = kStepCost<First, Second>;
+    constexpr int kSecond = kStepCost<Second, Second>;
+    const int beyond = cost - kFirst * window_steps;
+    return beyond < 0 ? (cost + kFirst - 1) / kFirst : window_steps + (beyond + kSecond - 1) / kSecond;
+  }
 
   struct Step {
     bool first;
@@ -81,33 +124,44 @@ struct Loader {
   __device__ __forceinline__ Step step_of(int s) const {
     return s < window_steps ? Step{true, s * kStepKeys} : Step{false, (s - window_steps) * kStepKeys};
   }
-  __device__ __forceinline__ bool empty(const Step& step) const {
-    return step.begin >= (step.first ? lengths[0] : lengths[1]);
-  }
 
   __device__ __forceinline__ uint32_t slots_of(int stage) const { return arena + A::kSlots + stage * (kStepKeys * 4); }
   __device__ __forceinline__ void copy_slots(int s, int stage) const {
-    if (me.lane >= kStepKeys) return;
+    if (s >= end) return;
     const Step step = step_of(s);
-    const DecodeKeys& keys = p.keys[step.first ? 0 : 1];
     const int at = step.begin + me.lane;
+    if (step.first) {
+      copy_slots_of(p.keys[0], at, stage);
+    } else {
+      copy_slots_of(p.keys[1], at, stage);
+    }
+  }
+  __device__ __forceinline__ void copy_slots_of(const DecodeKeys& keys, int at, int stage) const {
+    if (me.lane >= kStepKeys) return;
     ptx::copy_4_async(slots_of(stage) + me.lane * 4,
-                      keys.slots + token * keys.slots_row_stride + at * keys.slots_column_stride,
-                      s < steps && at < keys.width);
+                      keys.slots + token * keys.slots_row_stride + at * keys.slots_column_stride, at < keys.width);
   }
 
-  template <class Record>
-  __device__ __forceinline__ void copy(const DecodeKeys& keys, const Step& step, int length, uint32_t to, int stage,
-                                       const uint32_t (&slots)[2]) {
-    uint32_t bits = 0;
+  // Half of the lanes work out a key's place each, and leave them where the records will be.
+  __device__ __forceinline__ static void leave_place(const DecodeKeys& keys, uint32_t slot, int key, bool inside,
+                                                     uint32_t to) {
+    const RecordPlace place = record_place(keys, slot, inside && slot < keys.num_slots);
+    const auto data = reinterpret_cast<uint64_t>(place.data);
+    ptx::store_shared(to + key * 16, uint4{static_cast<uint32_t>(data), static_cast<uint32_t>(data >> 32),
+                                           static_cast<uint32_t>(place.scales), place.valid});
+  }
+  template <class Record, bool kFirst>
+  __device__ __forceinline__ void copy(uint32_t to, int stage) {
+    RecordPlace from[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int key = me.g + 8 * r;
-      const bool counts = step.begin + key < length && slots[r] < keys.num_slots;
-      bits |= counts ? 1u << r : 0;
-      copy_record<kEights>(Record{}, me, to, key, record_place(keys, counts ? slots[r] : 0), counts);
+      const uint4 v = ptx::load_shared(to + (me.g + 8 * r) * 16);
+      from[r] = {reinterpret_cast<const uint8_t*>(static_cast<uint64_t>(v.y) << 32 | v.x), static_cast<int32_t>(v.z),
+                 v.w};
     }
-    valid = (valid & ~(3u << (2 * stage))) | bits << (2 * stage);
+    __syncwarp();
+    copy_records<Record, kEights>(me, to, kFirst ? pieces & 0xffff : pieces >> 16, from);
+    valid = (valid & ~(3u << (2 * stage))) | (from[0].valid | from[1].valid << 1) << (2 * stage);
   }
   __device__ __forceinline__ uint32_t first_stage(int stage) const { return arena + stage * A::kFirstBytes; }
   __device__ __forceinline__ uint32_t second_stage(int stage) const {
@@ -117,19 +171,25 @@ struct Loader {
   // Asks for the records of a step, if there is such a one, by the slots at its stage, and for the stage's next slots.
   // One group of copies, in any case.
   __device__ __forceinline__ void fill(int s, int stage) {
-    const uint32_t slots[2] = {ptx::load_shared_1(slots_of(stage) + me.g * 4),
-                               ptx::load_shared_1(slots_of(stage) + me.g * 4 + 32)};
-    __syncwarp();
-    copy_slots(s + A::kStages * crews, stage);
     const Step step = step_of(s);
-    if (s < steps && !empty(step)) {
-      if (A::kSame) {
-        copy<First>(p.keys[step.first ? 0 : 1], step, step.first ? lengths[0] : lengths[1], first_stage(stage), stage,
-                    slots);
-      } else if (step.first) {
-        copy<First>(p.keys[0], step, lengths[0], first_stage(stage), stage, slots);
+    const bool some = s < end;
+    const uint32_t to = A::kSame || step.first ? first_stage(stage) : second_stage(stage);
+    if (some && me.lane < kStepKeys) {
+      const uint32_t slot = ptx::load_shared_1(slots_of(stage) + me.lane * 4);
+      const int at = step.begin + me.lane;
+      if (step.first) {
+        leave_place(p.keys[0], slot, me.lane, at < lengths[0], to);
       } else {
-        copy<Second>(p.keys[1], step, lengths[1], second_stage(stage), stage, slots);
+        leave_place(p.keys[1], slot, me.lane, at < lengths[1], to);
+      }
+    }
+    __syncwarp();
+    copy_slots(s + A::kStages, stage);
+    if (some) {
+      if (A::kSame || step.first) {
+        copy<First, true>(to, stage);
+      } else {
+        copy<Second, false>(to, stage);
       }
     }
     ptx::commit_copies();

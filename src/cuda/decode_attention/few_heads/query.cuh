@@ -15,14 +15,14 @@ template <class First, class Second, int kEights>
 __device__ __forceinline__ int query_swizzle(int eight_dims) {
   using A = Arena<First, Second, kEights>;
   if (A::kRopeBf16) return (eight_dims & 6);
-  const int own = A::kNibbles ? eight_dims >> (kEights == 1 ? 4 : 3) : 0;
+  const int own = A::kNibbles ? eight_dims / (kWarpDims<kEights> / 32) : 0;
   return ((own ^ eight_dims) & 3) << 1;
 }
 
-// The heads of a warp; as many as four warps have.
+// The heads of a warp, where a block has eight.
 template <int kEights>
 struct ComingQuery {
-  static constexpr int kHeads = 2 * kEights;
+  static constexpr int kHeads = kEights;
   uint4 dims[kHeads][2];
 };
 
@@ -42,6 +42,19 @@ __device__ __forceinline__ void fetch_query(const DecodeParams& p, const Lane& m
                                                      chunk * p.q_chunk_stride + me.lane % 2 * 8);
     }
   }
+}
+
+// Cosines and sines of the lane's four pairs among the rotated dims, if it has some.
+struct QueryAngles {
+  float4 cosines;
+  float4 sines;
+};
+__device__ __forceinline__ int first_rotated_dim(const Lane& me) { return (me.lane + 32) * 8 - format::kNopeDim; }
+__device__ __forceinline__ QueryAngles fetch_angles(const Lane& me, const Rotation& rotation) {
+  const int dim = first_rotated_dim(me);
+  if (dim < 0 || rotation.cos_sin == nullptr) return {};
+  const float* cosines = rotation.cos_sin + dim / 2;
+  return {*reinterpret_cast<const float4*>(cosines), *reinterpret_cast<const float4*>(cosines + format::kRopeDim / 2)};
 }
 
 __device__ __forceinline__ float largest_magnitude(const uint4& v) {
@@ -68,9 +81,10 @@ __device__ __forceinline__ uint4 scaled_query(const uint4& v, float scale, bool 
 
 template <class First, class Second, int kEights>
 __device__ __forceinline__ void arrange_query(const DecodeParams& p, Shared<kEights>& shared, const Lane& me, int warps,
-                                              const Rotation& rotation, ComingQuery<kEights>& q) {
+                                              const Rotation& rotation, const QueryAngles& angles,
+                                              ComingQuery<kEights>& q) {
   using A = Arena<First, Second, kEights>;
-  const int rope = (me.lane + 32) * 8 - format::kNopeDim;  // of the lane's second dims
+  const int rope = first_rotated_dim(me);
 #pragma unroll
   for (int k = 0; k < ComingQuery<kEights>::kHeads; ++k) {
     const int head = me.warp + k * warps;
@@ -83,9 +97,7 @@ __device__ __forceinline__ void arrange_query(const DecodeParams& p, Shared<kEig
       for (int lanes = 1; lanes < 32; lanes *= 2) square += __shfl_xor_sync(~0u, square, lanes);
     }
     if (rope >= 0 && rotation.cos_sin != nullptr) {
-      const float* cosines = rotation.cos_sin + rope / 2;
-      v[1] = rotate_pairs(v[1], *reinterpret_cast<const float4*>(cosines),
-                          *reinterpret_cast<const float4*>(cosines + format::kRopeDim / 2));
+      v[1] = rotate_pairs(v[1], angles.cosines, angles.sines);
     }
     const float most = fmaxf(largest_magnitude(v[0]), largest_magnitude(v[1]));
     const uint32_t bits = __reduce_max_sync(~0u, __float_as_uint(most));

@@ -3,7 +3,8 @@
 // is turned into rows, rotated back, cast and stored.
 #pragma once
 
-#include "cuda/decode_attention/few_heads/softmax.cuh"
+#include "cuda/decode_attention/few_heads/softmax_of_four.cuh"
+#include "cuda/decode_attention/few_heads/softmax_of_two.cuh"
 #include "cuda/decode_attention/output.cuh"
 
 namespace megamla::cuda::few_heads {
@@ -12,40 +13,43 @@ template <class First, class Second, int kEights>
 struct RowEnd {
   using A = Arena<First, Second, kEights>;
   using S = Shared<kEights>;
-  static constexpr int kUnits = 16 * kEights;   // 32 dims of 8 heads
-  static constexpr int kGroups = 16 / kEights;  // of 32 dims, of a warp
+  static constexpr int kUnits = 16 * kEights;  // 32 dims of 8 heads
+  static constexpr int kCrew = kCrewWarps<kEights>;
+  static constexpr int kGroups = 16 / kCrew;  // of 32 dims, of a warp
   const DecodeParams& p;
   S& shared;
   const Lane& me;
   int warps;
   uint32_t arenas;
 
-  __device__ __forceinline__ void leave(const Running<kEights>& running, const Sums<kEights>& o, int unit) const {
+  __device__ __forceinline__ void leave(const Running& running, const Sums<kEights>& o, int unit) const {
+    using M = Softmax<kEights>;
+    float2 sum = running.sum;
 #pragma unroll
-    for (int e = 0; e < kEights; ++e) {
-      float2 sum = running.sum[e];
-#pragma unroll
-      for (int lanes = 4; lanes < 32; lanes *= 2) {
-        sum.x += __shfl_xor_sync(~0u, sum.x, lanes);
-        sum.y += __shfl_xor_sync(~0u, sum.y, lanes);
-      }
-      if (me.half == 0 && me.g == 0) {
-        const int head = e * 8 + 2 * me.c;
-        *reinterpret_cast<float2*>(&shared.crew_max[me.warp / kEights][head]) = running.maximum[e];
-        *reinterpret_cast<float2*>(&shared.crew_sum[me.warp / kEights][head]) = sum;
-      }
+    for (int lanes = M::kLeastLanes; lanes < 32; lanes *= 2) sum = add(sum, from_lane(sum, lanes));
+    if (M::tells(me)) {
+      const int head = M::head(me.part, me.lane);
+      *reinterpret_cast<float2*>(&shared.crew_max[me.warp / kCrew][head]) = running.maximum;
+      *reinterpret_cast<float2*>(&shared.crew_sum[me.warp / kCrew][head]) = sum;
     }
     // In 2^-60, as the kernel for many heads has its sums.
     if (me.lane == 0) shared.warp_unit[me.warp] = power_of_two(unit - kKeyShift);
     const uint32_t to = arenas + me.warp * A::kBytes;
     using V = Values<First, Second, kEights>;
     const bool turn = A::kNibbles && unit != kNibbleShift;  // see Sums
+    if (turn) {
 #pragma unroll
-    for (int e = 0; e < kEights; ++e) {
+      for (int e = 0; e < kEights; ++e) {
 #pragma unroll
-      for (int t = 0; t < V::kTiles; ++t) {
-        const uint32_t at = to + e * V::kTiles * 512;
-        store_sums(turn ? at + V::own_fragment(me) + V::fragment_distance(t) : at + t * 512 + me.lane * 16, o[e][t]);
+        for (int t = 0; t < V::kTiles; ++t) {
+          store_sums(to + V::own_fragment(me) + e * V::kTiles * 512 + V::fragment_distance(t), o[e][t]);
+        }
+      }
+    } else {
+#pragma unroll
+      for (int e = 0; e < kEights; ++e) {
+#pragma unroll
+        for (int t = 0; t < V::kTiles; ++t) store_sums(to + me.lane * 16 + (e * V::kTiles + t) * 512, o[e][t]);
       }
     }
   }
@@ -71,39 +75,35 @@ struct RowEnd {
     shared.factor[head] = output_factor(p, outside, first_head + head, w.maximum, w.sum);
     if (tells) store_lse(p, token, outside, first_head + head, w.maximum, w.sum);
   }
-  __device__ __forceinline__ void weigh_warps(int token, int first_head, bool alone) const {
-    static_assert(plan::kMostShares == 8 && kMostWarps == 8);
+  __device__ __forceinline__ void weigh_warps(int token, int first_head, int rank, int ranks) const {
+    static_assert(plan::kMostShares == 8 && S::kMostCrews <= 8);
     const int head = static_cast<int>(threadIdx.x) / 8;
     const int other = static_cast<int>(threadIdx.x) % 8;
     if (head >= S::kHeads) return;
-    const int crews = warps / kEights;
+    const int crews = warps / kCrew;
     const int crew = min(other, crews - 1);
     const Weighed w = weigh(shared.crew_max[crew][head], shared.crew_sum[crew][head], other < crews);
     if (other < crews) {
 #pragma unroll
-      for (int half = 0; half < kEights; ++half) {
-        const int warp = other * kEights + half;
+      for (int part = 0; part < kCrew; ++part) {
+        const int warp = other * kCrew + part;
         shared.weight[warp][head] = w.weight * shared.warp_unit[warp];
       }
     }
-    if (other != 0) return;
-    if (alone) {
-      finish_head(head, token, first_head, true, w);
-    } else {
-      shared.block_max[head] = w.maximum, shared.block_sum[head] = w.sum;
+    if (ranks == 1) {
+      if (other == 0) finish_head(head, token, first_head, true, w);
+    } else if (other < ranks) {
+      ptx::store_cluster(
+          ptx::cluster_address(ptx::shared_address(&shared.block[rank][head]), static_cast<uint32_t>(other)),
+          float2{w.maximum, w.sum});
     }
   }
   __device__ __forceinline__ void weigh_blocks(int token, int first_head, int rank, int ranks) const {
     const int head = static_cast<int>(threadIdx.x) / 8;
     const int other = static_cast<int>(threadIdx.x) % 8;
     if (head >= S::kHeads) return;
-    const auto from = static_cast<uint32_t>(min(other, ranks - 1));
-    const auto load = [&](const float& v) {
-      return ptx::load_cluster(ptx::cluster_address(ptx::shared_address(&v), from));
-    };
-    const float maximum = load(shared.block_max[head]);
-    const float sum = load(shared.block_sum[head]);
-    const Weighed w = weigh(maximum, sum, other < ranks);
+    const float2 block = shared.block[min(other, ranks - 1)][head];
+    const Weighed w = weigh(block.x, block.y, other < ranks);
     shared.weight[other][head] = w.weight;
     if (other == 0) finish_head(head, token, first_head, rank == 0, w);
   }
@@ -112,8 +112,8 @@ struct RowEnd {
   static constexpr int kApart = A::kNibbles ? 4 * 512 : 512;
   __device__ __forceinline__ uint32_t sums_of(int unit) const {
     const int group = unit % 16 % kGroups;
-    const uint32_t at = arenas + unit % 16 / kGroups * A::kBytes + unit / 16 * (32 / kEights) * 512;
-    constexpr int kLanePieces = 4 / kEights;
+    const uint32_t at = arenas + unit % 16 / kGroups * A::kBytes + unit / 16 * kTiles<kEights> * 512;
+    constexpr int kLanePieces = kWarpDims<kEights> / 128;
     return A::kNibbles
                ? at + (group % kLanePieces * 8 + me.lane / 8) * 512 + (group / kLanePieces * 8 + me.lane % 8) * 16
                : at + group * 1024 + me.lane * 16;
@@ -150,8 +150,8 @@ struct RowEnd {
   __device__ __forceinline__ void merge_warps(int unit, float4 (&x)[2]) const {
     const uint32_t at = sums_of(unit);
     merge(
-        unit, warps / kEights, unit % 16 / kGroups, kEights,
-        [&](int crew, int t) { return ptx::load_shared_floats(at + crew * kEights * A::kBytes + t * kApart); }, x);
+        unit, warps / kCrew, unit % 16 / kGroups, kCrew,
+        [&](int crew, int t) { return ptx::load_shared_floats(at + crew * kCrew * A::kBytes + t * kApart); }, x);
   }
   // The block's own, where its first crew's were.
   __device__ __forceinline__ void merge_block() const {
@@ -170,7 +170,7 @@ struct RowEnd {
 
   // 32 dims of 8 heads, merged, as the lanes of the sums hold them -> the output: four lanes a head, 8 dims each.
   __device__ __forceinline__ void store_unit(int unit, int token, int first_head, const float4 (&merged)[2]) const {
-    const uint32_t scratch = ptx::shared_address(&shared.query) + me.warp * 1024;
+    const uint32_t scratch = arenas + me.warp * A::kBytes + A::kSumsBytes;
 #pragma unroll
     for (int t = 0; t < 2; ++t) store_floats(scratch + t * 512 + me.lane * 16, merged[t]);
     __syncwarp();
@@ -202,7 +202,8 @@ struct RowEnd {
 
   // After a barrier behind leave().
   __device__ __forceinline__ void run(int token, int first_head, int rank, int ranks) const {
-    weigh_warps(token, first_head, ranks == 1);
+    if (ranks > 1) ptx::cluster_wait();  // the others have begun, and may be written to
+    weigh_warps(token, first_head, rank, ranks);
     __syncthreads();
     if (ranks > 1) {
       merge_block();

@@ -29,6 +29,11 @@ __device__ __forceinline__ float ue8m0_to_float(uint32_t bytes, int i) {
 // of keys 0 .. 7 and 8 .. 15. Fragment 8 i + 2 w + v of a lane's piece i of 32 dims has dims 8 w + 4 v .. + 3: even
 // ones in the first two matrices, odd ones in the others.
 constexpr int kFragmentBytes = 512;
+// The last ones stay in registers instead.
+template <int kEights>
+constexpr int kKeptFragments = kEights == 1 ? 6 : 4;
+template <int kEights>
+using KeptFragments = ptx::FragmentA[kKeptFragments<kEights>];
 
 template <class First, class Second, int kEights>
 struct Scores {
@@ -69,7 +74,8 @@ struct Scores {
     return piece;
   }
 
-  __device__ __forceinline__ void run(format::Nvfp4_288, uint32_t raw, uint32_t wide, Logits& acc) const {
+  __device__ __forceinline__ void run(format::Nvfp4_288, uint32_t raw, uint32_t wide, Logits& acc,
+                                      KeptFragments<kEights>& kept) const {
     using R = Raw<format::Nvfp4_288, kEights>;
     const uint32_t row = raw + R::row(me.g);
     const uint32_t scales = raw + R::kScales + me.g * R::kScalePitch + me.c * (2 * R::kLanePieces);
@@ -78,7 +84,8 @@ struct Scores {
     uint32_t q[4];
 #pragma unroll
     for (int w = 0; w < 4; ++w) {
-      q[w] = query + (me.half * 32 + me.c * (4 * R::kLanePieces) + w) * 128 + ((me.g ^ ((me.c ^ w) << 1)) << 4);
+      q[w] = query + (me.part * (kWarpDims<kEights> / 8) + me.c * (4 * R::kLanePieces) + w) * 128 +
+             ((me.g ^ ((me.c ^ w) << 1)) << 4);
     }
     Logits other = {};
     // The next piece is asked for before stores, which loads do not pass.
@@ -86,13 +93,15 @@ struct Scores {
 #pragma unroll
     for (int i = 0; i < R::kLanePieces; ++i) {
       const Piece piece = next;
+      constexpr int kTogether = 2 / kEights;
       uint4 b[4][kEights];
-#pragma unroll
-      for (int w = 0; w < 4; ++w) {
+      const auto load_query = [&](int w) {
 #pragma unroll
         for (int e = 0; e < kEights; ++e) b[w][e] = ptx::load_shared(q[w] + e * (format::kHeadDim / 8 * 128));
         q[w] += 4 * 128;
-      }
+      };
+#pragma unroll
+      for (int w = 0; w < kTogether; ++w) load_query(w);
       next = load_piece(row, scales, me.c, (i + 1) % R::kLanePieces);
       const uint32_t scale[2] = {ptx::low_e4m3_to_f16(piece.scales[0]), ptx::low_e4m3_to_f16(piece.scales[1])};
 #pragma unroll
@@ -110,8 +119,18 @@ struct Scores {
           second[r] = f16x2_multiply(ptx::high_e4m3_to_f16(even), s);
           second[2 + r] = f16x2_multiply(ptx::high_e4m3_to_f16(odd), s);
         }
-        ptx::store_matrices(to + 2 * w * kFragmentBytes, first);
-        ptx::store_matrices(to + (2 * w + 1) * kFragmentBytes, second);
+        const int keep = (i - R::kLanePieces) * 8 + 2 * w + kKeptFragments<kEights>;
+        if (keep < 0) {
+          ptx::store_matrices(to + 2 * w * kFragmentBytes, first);
+          ptx::store_matrices(to + (2 * w + 1) * kFragmentBytes, second);
+        } else {
+          // Transposed, for the values.
+          kept[keep][0] = ptx::transposed(first[0]), kept[keep][1] = ptx::transposed(first[2]);
+          kept[keep][2] = ptx::transposed(first[1]), kept[keep][3] = ptx::transposed(first[3]);
+          kept[keep + 1][0] = ptx::transposed(second[0]), kept[keep + 1][1] = ptx::transposed(second[2]);
+          kept[keep + 1][2] = ptx::transposed(second[1]), kept[keep + 1][3] = ptx::transposed(second[3]);
+        }
+        if (w + kTogether < 4) load_query(w + kTogether);
 #pragma unroll
         for (int e = 0; e < kEights; ++e) {
           ptx::mma_f16(acc[e], first, b[w][e].x, b[w][e].y);
@@ -146,11 +165,12 @@ struct Scores {
     }
   }
 
-  __device__ __forceinline__ void run(format::Fp8_528, uint32_t raw, uint32_t, Logits& acc) const {
+  __device__ __forceinline__ void run(format::Fp8_528, uint32_t raw, uint32_t, Logits& acc,
+                                      KeptFragments<kEights>&) const {
     using R = Raw<format::Fp8_528, kEights>;
     const uint32_t row = raw + R::place(me.g, me.c / 2) + me.c % 2 * 8;
-    const uint32_t scales = raw + R::kScales + me.g * R::kScalePitch + me.half * kGroups;
-    const uint32_t q = query + (me.half * 32 + me.c) * 128 + ((me.g ^ (me.c << 1)) << 4);
+    const uint32_t scales = raw + R::kScales + me.g * R::kScalePitch;
+    const uint32_t q = query + (me.part * (kWarpDims<kEights> / 8) + me.c) * 128 + ((me.g ^ (me.c << 1)) << 4);
 #pragma unroll 1
     for (int four = 0; four < kGroups / 4; ++four) {
       const uint32_t bytes[2] = {ptx::load_shared_1(scales + four * 4),
@@ -162,7 +182,7 @@ struct Scores {
         widen(ptx::load_shared_2(at), ptx::load_shared_2(at + 8 * R::kPitch), first, second);
         Logits part = {};
         // See query_swizzle.
-        const int own = !A::kNibbles ? 0 : kEights == 1 ? four : four * 2 + i / 2;
+        const int own = !A::kNibbles ? 0 : (four * 4 + i) * 4 / (kWarpDims<kEights> / 32);
         add(part, first, second, (q ^ (own << 5)) + (four * 4 + i) * 512);
         const float scale[2] = {ue8m0_to_float(bytes[0], i), ue8m0_to_float(bytes[1], i)};
         add_scaled(acc, part, scale);
@@ -170,29 +190,37 @@ struct Scores {
     }
   }
 
-  __device__ __forceinline__ void run(format::Fp8_584, uint32_t raw, uint32_t, Logits& acc) const {
+  __device__ __forceinline__ void run(format::Fp8_584, uint32_t raw, uint32_t, Logits& acc,
+                                      KeptFragments<kEights>&) const {
     using R = Raw<format::Fp8_584, kEights>;
     constexpr int kPlain = 448 / 64;
     const uint32_t row = raw + R::place(me.g, me.c);
     const uint32_t scales = raw + R::kScales + me.g * R::kScalePitch;
     const uint32_t q = query + 2 * me.c * 128 + ((me.g ^ (me.c << 1)) << 4);
     constexpr int kWarpGroups = kWarpDims<kEights> / 64;
-    const int begin = me.half * kWarpGroups;
-    const bool rope = me.half + 1 == kEights;
+    const int begin = me.part * kWarpGroups;
+    const bool rope = me.part + 1 == kCrewWarps<kEights>;
     const int groups = kWarpGroups - (rope ? 1 : 0);
-#pragma unroll 2
+    struct Codes {
+      uint4 low, high;
+    };
+    const auto load = [&](int i) {
+      const uint32_t at = (row ^ ((i & 1) << 6)) + (i >> 1) * 128;
+      return Codes{ptx::load_shared(at), ptx::load_shared(at + 8 * R::kPitch)};
+    };
+    Codes next = load(0);
+#pragma unroll 1
     for (int i = 0; i < groups; ++i) {
       const int group = begin + i;
-      const uint32_t at = (row ^ ((i & 1) << 6)) + (i >> 1) * 128;
-      const uint4 low = ptx::load_shared(at);
-      const uint4 high = ptx::load_shared(at + 8 * R::kPitch);
+      const Codes codes = next;
       const float scale[2] = {ue8m0_to_float(ptx::load_shared_u8(scales + group), 0),
                               ue8m0_to_float(ptx::load_shared_u8(scales + group + 8 * R::kScalePitch), 0)};
+      next = load(i + 1);  // beyond the last: of the rotated dims, or of memory that is there
       Logits part = {};
       ptx::FragmentA first, second;
-      widen({low.x, low.y}, {high.x, high.y}, first, second);
+      widen({codes.low.x, codes.low.y}, {codes.high.x, codes.high.y}, first, second);
       add(part, first, second, q + group * 8 * 128);
-      widen({low.z, low.w}, {high.z, high.w}, first, second);
+      widen({codes.low.z, codes.low.w}, {codes.high.z, codes.high.w}, first, second);
       add(part, first, second, q + (group * 8 + 1) * 128);
       add_scaled(acc, part, scale);
     }

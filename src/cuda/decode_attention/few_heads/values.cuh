@@ -14,7 +14,9 @@ namespace megamla::cuda::few_heads {
 // bf16 dims g and 8 + g. From its first e2m1 key on, and at the end of a row that may have some, fragment by fragment
 // of what scores left: even and odd dims 2 (g % 2) of the four dims of lane g / 2.
 template <int kEights>
-using Sums = float[kEights][32 / kEights][4];
+constexpr int kTiles = kWarpDims<kEights> / 16;
+template <int kEights>
+using Sums = float[kEights][kTiles<kEights>][4];
 
 constexpr int kNoUnit = -256;
 // Scales up to 2^kUnitSlack times the unit are let be: probabilities are below 2^8, and f16 ends at 2^16.
@@ -38,7 +40,7 @@ __device__ __forceinline__ void store_sums(uint32_t to, const float (&v)[4]) {
 template <class First, class Second, int kEights>
 struct Values {
   using A = Arena<First, Second, kEights>;
-  static constexpr int kTiles = 32 / kEights;
+  static constexpr int kTiles = few_heads::kTiles<kEights>;
   const Lane& me;
   Sums<kEights>& o;
   int& unit;
@@ -63,7 +65,7 @@ struct Values {
     return (me.g >> 1) * kFragmentBytes + ((me.g & 1) * 4 + me.c) * 16;
   }
   static constexpr uint32_t fragment_distance(int t) {
-    constexpr int kLanePieces = 4 / kEights;
+    constexpr int kLanePieces = kWarpDims<kEights> / 128;
     const int piece = t / 2;
     return (piece % kLanePieces * 8 + t % 2 * 4) * kFragmentBytes + piece / kLanePieces * 128;
   }
@@ -84,29 +86,21 @@ struct Values {
     __syncwarp();
   }
 
-  // The first fragments of values, which need not wait for the probabilities.
-  static constexpr int kAhead = 8;
-  using Ahead = ptx::FragmentA[kAhead];
   // The other order of matrices: dims are rows now.
   __device__ __forceinline__ uint32_t fragment_row(uint32_t wide) const {
     return wide + (me.lane % 8 + me.lane / 16 * 8 + (me.lane / 8 & 1) * 16) * 16;
   }
-  __device__ __forceinline__ void load_ahead(uint32_t wide, Ahead& ahead) const {
-    const uint32_t row = fragment_row(wide);
-#pragma unroll
-    for (int t = 0; t < kAhead; ++t) ptx::load_matrices_transposed(row + t * kFragmentBytes, ahead[t]);
-  }
-
   // b: probabilities of keys 2c, 2c + 1 and 2c + 8, 2c + 9.
-  __device__ __forceinline__ void run(format::Nvfp4_288, uint32_t, uint32_t wide, const Ahead& ahead,
+  __device__ __forceinline__ void run(format::Nvfp4_288, uint32_t, uint32_t wide, const KeptFragments<kEights>& kept,
                                       const uint2 (&b)[kEights]) const {
     const uint32_t row = fragment_row(wide);
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
       ptx::FragmentA a;
-      if (t < kAhead) {
+      const int keep = t - kTiles + kKeptFragments<kEights>;
+      if (keep >= 0) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) a[i] = ahead[t][i];
+        for (int i = 0; i < 4; ++i) a[i] = kept[keep][i];
       } else {
         ptx::load_matrices_transposed(row + t * kFragmentBytes, a);
       }
@@ -159,14 +153,15 @@ struct Values {
     return raw + R::place(me.lane % 8 + me.lane / 16 * 8, me.lane / 8 & 1);
   }
 
-  __device__ __forceinline__ void run(format::Fp8_528, uint32_t raw, uint32_t, const Ahead&,
+  __device__ __forceinline__ void run(format::Fp8_528, uint32_t raw, uint32_t, const KeptFragments<kEights>&,
                                       const uint2 (&b)[kEights]) const {
     using R = Raw<format::Fp8_528, kEights>;
-    constexpr int kWords = 4 / kEights;  // of a key's scales
+    constexpr int kWords = kWarpDims<kEights> / 128;  // of a key's scales
     const uint32_t scales = raw + R::kScales;
-    follow_scales(ptx::load_shared_2(scales + me.lane * 8));
+    follow_scales(kWords == 2 ? ptx::load_shared_2(scales + me.lane % 16 * 8)
+                              : uint2{ptx::load_shared_1(scales + me.lane % 16 * 4), 0});
     const uint32_t row = matrix_row<R>(raw);
-    const uint32_t mine = scales + 2 * me.c * R::kScalePitch + me.half * (4 * kWords);
+    const uint32_t mine = scales + 2 * me.c * R::kScalePitch;
 #pragma unroll
     for (int w = 0; w < kWords; ++w) {
       uint32_t bytes[4];
@@ -186,7 +181,7 @@ struct Values {
     }
   }
 
-  __device__ __forceinline__ void run(format::Fp8_584, uint32_t raw, uint32_t, const Ahead&,
+  __device__ __forceinline__ void run(format::Fp8_584, uint32_t raw, uint32_t, const KeptFragments<kEights>&,
                                       const uint2 (&b)[kEights]) const {
     using R = Raw<format::Fp8_584, kEights>;
     const uint32_t scales = raw + R::kScales;
@@ -194,25 +189,25 @@ struct Values {
     all.y &= 0x00ffffffu;  // the last byte is padding
     follow_scales(all);
     const uint32_t row = matrix_row<R>(raw);
-    const uint32_t mine = scales + 2 * me.c * R::kScalePitch + me.half * 4;
-    constexpr int kWords = 2 / kEights;
+    constexpr int kScales = kWarpDims<kEights> / 64;
+    const uint32_t mine = scales + 2 * me.c * R::kScalePitch + me.part * kScales;
+    uint32_t bytes[4];
 #pragma unroll
-    for (int w = 0; w < kWords; ++w) {
-      uint32_t bytes[4];
+    for (int k = 0; k < 4; ++k) {
+      const uint32_t at = mine + (k % 2 + k / 2 * 8) * R::kScalePitch;
+      bytes[k] = kScales == 4 ? ptx::load_shared_1(at) : ptx::load_shared_u16(at);
+    }
 #pragma unroll
-      for (int k = 0; k < 4; ++k) bytes[k] = ptx::load_shared_1(mine + w * 4 + (k % 2 + k / 2 * 8) * R::kScalePitch);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {  // 64 dims
-        if (w + 1 == kWords && i == 3 && (kEights == 1 || me.half == 1)) {
-          add_bf16<R>(row, b);
-        } else {
-          const uint32_t selector = i < 2 ? 0x5410 : 0x7632;
-          uint2 scaled[kEights];
-          scale_probabilities(b, __byte_perm(bytes[0], bytes[1], selector) >> (i % 2 * 8) & 0x00ff00ffu,
-                              __byte_perm(bytes[2], bytes[3], selector) >> (i % 2 * 8) & 0x00ff00ffu, scaled);
-          add_e4m3<R>(row, (w * 4 + i) * 2, scaled);
-          add_e4m3<R>(row, (w * 4 + i) * 2 + 1, scaled);
-        }
+    for (int i = 0; i < kScales; ++i) {  // 64 dims
+      if (i + 1 == kScales && me.part + 1 == kCrewWarps<kEights>) {
+        add_bf16<R>(row, b);
+      } else {
+        const uint32_t selector = i < 2 ? 0x5410 : 0x7632;
+        uint2 scaled[kEights];
+        scale_probabilities(b, __byte_perm(bytes[0], bytes[1], selector) >> (i % 2 * 8) & 0x00ff00ffu,
+                            __byte_perm(bytes[2], bytes[3], selector) >> (i % 2 * 8) & 0x00ff00ffu, scaled);
+        add_e4m3<R>(row, i * 2, scaled);
+        add_e4m3<R>(row, i * 2 + 1, scaled);
       }
     }
   }
