@@ -103,13 +103,25 @@ fi
 if wanted sanitize; then
   begin=$SECONDS
   if command -v compute-sanitizer >/dev/null; then
+    # racecheck of CUDA 13.0 ends with an internal error where a block's st.async goes to another block's shared memory:
+    # where clusters share rows of decode_attention, memcheck and the PTX interpreter's own search for races must do.
     sanitizer() {  # NAME COMMAND...
-      local name=$1 tool
+      local name=$1 tool filter
       shift
       for tool in memcheck racecheck; do
-        beside "${tool}_$name" 400 compute-sanitizer --tool "$tool" --target-processes all --error-exitcode 9 "$@"
+        filter=()
+        [[ $tool != racecheck || $name != layer_graph_test ]] || filter=(--kernel-name-exclude kns=decode_attention_kernel)
+        beside "${tool}_$name" 400 compute-sanitizer --tool "$tool" --target-processes all --error-exitcode 9 \
+          "${filter[@]}" "$@"
       done
     }
+    for format in nvfp4_288 fp8_584; do  # rows that each have a block of their own
+      window=fp8_528
+      [[ $format != fp8_584 ]] || window=fp8_584
+      beside "racecheck_decode_rows_$format" 400 compute-sanitizer --tool racecheck --error-exitcode 9 \
+        --kernel-name kns=decode_attention_kernel --launch-count 1 "$here/megamla" bench decode_attention --device cuda \
+        --heads 64 --topk 512 --tokens 132 --window-format $window --topk-format $format --repeats 5
+    done
     # Small cases, a process for each kind of op: a sanitizer slows kernels down a hundredfold.
     for kind in decode prefill o_proj insert gather compress; do
       mapfile -t cases < <(find "$golden" -name "*${kind}_*.safetensors" -size -1400k -not -name 'layer__*' | sort)
