@@ -210,9 +210,9 @@ class TokenFragments {
   float factors_[kHalves];
 };
 
-// A warp's part of the columns, of every tile or of every second, fourth ... Warps bring the tiles, too: one each of
-// what shared memory holds, and then, in turn, another whenever all warps should be done with one. x is asked for
-// behind the first tile and before the others.
+// A warp's part of the columns, of every tile or of every second, fourth ... Two warps bring what tiles shared memory
+// holds, one after the other: all at once, none would be there early. x is asked for behind the first, and before the
+// others. Then warps in turn bring another whenever all should be done with one.
 template <class Shape>
 __device__ inline void multiply_tiles(const LinearArgs& a, const FewTokensShared& shared, int warp, int lane) {
   constexpr int kGroups = Shape::kGroups;
@@ -228,7 +228,10 @@ __device__ inline void multiply_tiles(const LinearArgs& a, const FewTokensShared
     const FewTokensPlace p(a);
     x.load(a, p.group, p.first / 32 + part * kGroups, lane);
   }
-  if (warp > 0 && warp < shared.stages()) bring_tile(a, shared, warp, warp, 1, lane);
+  if (warp == 1) {
+#pragma unroll 1
+    for (int tile = 1; tile < shared.stages(); ++tile) bring_tile(a, shared, tile, tile, 1, lane);
+  }
   x.convert();
 
   int stage = row_warp;
