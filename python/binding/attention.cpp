@@ -6,7 +6,7 @@ namespace {
 
 // What both ops take of the query and of the outputs.
 struct Query {
-  TensorView q;
+  DLTensor* q;
   int64_t q_layout;
   bool q_norm;
   double q_norm_eps;
@@ -19,7 +19,7 @@ struct Outputs {
   MaybeTensor attn_sink;
   int64_t live_heads;
   int64_t output;
-  TensorView out;
+  DLTensor* out;
   MaybeTensor out_scale;
   MaybeTensor lse;
 };
@@ -37,7 +37,7 @@ void set_query(Call& call, Params& p, const Query& query) {
 
 // [T, H], or one token a request and [T, H, 1]: heads come in eights, so a last dimension of 1 holds none.
 megamla_tensor lse_of(Call& call, const MaybeTensor& lse) {
-  if (!lse.has_value() || (*lse).ndim() != 3 || (*lse).size(2) != 1) return call.rows("lse", lse, {MEGAMLA_F32}, 2);
+  if (!lse.has_value() || (*lse)->ndim != 3 || (*lse)->shape[2] != 1) return call.rows("lse", lse, {MEGAMLA_F32}, 2);
   megamla_tensor view = call.tensor("lse", lse, {MEGAMLA_F32});
   view.ndim = 2;
   view.shape[2] = 0;
@@ -67,11 +67,11 @@ megamla_limits limits_of(const megamla_tensor& q, const megamla_tensor& window_s
   return limits;
 }
 
-void decode_attention(TensorView q, int64_t q_layout, bool q_norm, double q_norm_eps, double softmax_scale,
-                      MaybeTensor positions, MaybeTensor cos_sin, TensorView window, int64_t window_layout,
-                      TensorView window_slots, MaybeTensor window_lens, MaybeTensor compressed,
+void decode_attention(DLTensor* q, int64_t q_layout, bool q_norm, double q_norm_eps, double softmax_scale,
+                      MaybeTensor positions, MaybeTensor cos_sin, DLTensor* window, int64_t window_layout,
+                      DLTensor* window_slots, MaybeTensor window_lens, MaybeTensor compressed,
                       int64_t compressed_layout, MaybeTensor compressed_slots, MaybeTensor compressed_lens,
-                      MaybeTensor attn_sink, int64_t live_heads, int64_t output, bool batch_invariant, TensorView out,
+                      MaybeTensor attn_sink, int64_t live_heads, int64_t output, bool batch_invariant, DLTensor* out,
                       MaybeTensor out_scale, MaybeTensor lse, int64_t device, int64_t num_threads,
                       MaybeTensor workspace) {
   Call call("decode_attention", {device, num_threads, workspace});
@@ -90,10 +90,10 @@ void decode_attention(TensorView q, int64_t q_layout, bool q_norm, double q_norm
            limits_of(p.q, p.window_slots, p.compressed_slots));
 }
 
-void prefill_attention(TensorView q, int64_t q_layout, bool q_norm, double q_norm_eps, double softmax_scale,
-                       MaybeTensor positions, MaybeTensor cos_sin, TensorView kv, TensorView indices,
+void prefill_attention(DLTensor* q, int64_t q_layout, bool q_norm, double q_norm_eps, double softmax_scale,
+                       MaybeTensor positions, MaybeTensor cos_sin, DLTensor* kv, DLTensor* indices,
                        MaybeTensor topk_length, MaybeTensor attn_sink, int64_t live_heads, int64_t output,
-                       TensorView out, MaybeTensor out_scale, MaybeTensor lse, MaybeTensor max_logits, int64_t device,
+                       DLTensor* out, MaybeTensor out_scale, MaybeTensor lse, MaybeTensor max_logits, int64_t device,
                        int64_t num_threads, MaybeTensor workspace) {
   Call call("prefill_attention", {device, num_threads, workspace});
   megamla_prefill_attention_params p;

@@ -6,7 +6,7 @@
 namespace megamla::python {
 namespace {
 
-void kv_insert(TensorView latent, MaybeTensor positions, MaybeTensor cos_sin, TensorView slot_mapping, TensorView cache,
+void kv_insert(DLTensor* latent, MaybeTensor positions, MaybeTensor cos_sin, DLTensor* slot_mapping, DLTensor* cache,
                int64_t layout, int64_t writer, int64_t compress_ratio, MaybeTensor skipped_rows, int64_t device,
                int64_t num_threads, MaybeTensor workspace) {
   Call call("kv_insert", {device, num_threads, workspace});
@@ -23,8 +23,8 @@ void kv_insert(TensorView latent, MaybeTensor positions, MaybeTensor cos_sin, Te
   call.run(megamla_kv_insert, p);
 }
 
-void kv_gather(TensorView cache, int64_t layout, TensorView seq_lens, MaybeTensor gather_lens, TensorView block_table,
-               int64_t offset, TensorView out, int64_t device, int64_t num_threads, MaybeTensor workspace) {
+void kv_gather(DLTensor* cache, int64_t layout, DLTensor* seq_lens, MaybeTensor gather_lens, DLTensor* block_table,
+               int64_t offset, DLTensor* out, int64_t device, int64_t num_threads, MaybeTensor workspace) {
   Call call("kv_gather", {device, num_threads, workspace});
   megamla_kv_gather_params p;
   megamla_kv_gather_init(&p);
@@ -37,8 +37,8 @@ void kv_gather(TensorView cache, int64_t layout, TensorView seq_lens, MaybeTenso
   call.run(megamla_kv_gather, p);
 }
 
-void kv_compress(int64_t compress_ratio, double eps, TensorView kv_score, TensorView weight, MaybeTensor token_to_req,
-                 MaybeTensor positions, MaybeTensor state_block, MaybeTensor state, TensorView latent,
+void kv_compress(int64_t compress_ratio, double eps, DLTensor* kv_score, DLTensor* weight, MaybeTensor token_to_req,
+                 MaybeTensor positions, MaybeTensor state_block, MaybeTensor state, DLTensor* latent,
                  MaybeTensor written, int64_t device, int64_t num_threads, MaybeTensor workspace) {
   Call call("kv_compress", {device, num_threads, workspace});
   megamla_kv_compress_params p;
@@ -59,7 +59,7 @@ void kv_compress(int64_t compress_ratio, double eps, TensorView kv_score, Tensor
 }
 
 // [planar, interleaved, likely]
-tvm::ffi::Array<double> page_layout_scores(TensorView cache, MaybeTensor slots) {
+tvm::ffi::Array<double> page_layout_scores(DLTensor* cache, MaybeTensor slots) {
   Call call("page_layout_scores", {MEGAMLA_DEVICE_CPU, 0, {}});
   const megamla_kv_cache pages = call.cache("cache", cache, MEGAMLA_PAGE_PLANAR);
   const megamla_tensor list = call.tensor("slots", slots, {MEGAMLA_I64});

@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <string>
 
+#if MEGAMLA_HAVE_CUDA
+#include "cuda/stream_workspace.hpp"
+#endif
 #include "format/kv_record.hpp"
 
 namespace megamla::python {
@@ -60,7 +63,7 @@ megamla_kv_format format_of(int64_t record) {
   return MEGAMLA_KV_NONE;
 }
 
-void* address_of(const TensorView& tensor) { return static_cast<char*>(tensor.data_ptr()) + tensor.byte_offset(); }
+void* address_of(const DLTensor* tensor) { return static_cast<char*>(tensor->data) + tensor->byte_offset; }
 
 }  // namespace
 
@@ -94,8 +97,8 @@ Call::Call(const char* op, const Where& where) : op_(op) {
   exec_.workspace_bytes = workspace.shape[0];
 }
 
-int32_t Call::memory(const char* name, const TensorView& tensor) {
-  const DLDevice device = tensor.device();
+int32_t Call::memory(const char* name, const DLTensor* tensor) {
+  const DLDevice device = tensor->device;
   switch (device.device_type) {
     case kDLCPU:
     case kDLCUDAHost:
@@ -114,24 +117,24 @@ megamla_tensor Call::tensor(const char* name, const MaybeTensor& tensor, Dtypes 
   megamla_tensor view{};
   view.cuda_device = -1;
   if (!tensor.has_value()) return view;
-  const TensorView& from = *tensor;
-  view.dtype = dtype_of(from.dtype(), dtypes);
+  const DLTensor* from = *tensor;
+  view.dtype = dtype_of(from->dtype, dtypes);
   const bool fits = dtypes.size() == 0 || std::count(dtypes.begin(), dtypes.end(), view.dtype) != 0;
   if (view.dtype == kUnknownDtype || !fits) {
     const bool known = view.dtype != kUnknownDtype;
     TVM_FFI_THROW(TypeError) << refused(op_, name, names_of(dtypes),
                                         known ? megamla_dtype_name(static_cast<megamla_dtype>(view.dtype))
-                                              : std::string(tvm::ffi::DLDataTypeToString(from.dtype())));
+                                              : std::string(tvm::ffi::DLDataTypeToString(from->dtype)));
   }
-  if (from.ndim() > MEGAMLA_MAX_DIMS) {
-    TVM_FFI_THROW(ValueError) << refused(op_, name, "at most 4 dimensions", std::to_string(from.ndim()));
+  if (from->ndim > MEGAMLA_MAX_DIMS) {
+    TVM_FFI_THROW(ValueError) << refused(op_, name, "at most 4 dimensions", std::to_string(from->ndim));
   }
   view.data = address_of(from);
-  view.ndim = from.ndim();
+  view.ndim = from->ndim;
   view.cuda_device = memory(name, from);
   for (int i = 0; i < view.ndim; ++i) {
-    view.shape[i] = from.size(i);
-    view.stride[i] = from.stride(i);
+    view.shape[i] = from->shape[i];
+    view.stride[i] = from->strides[i];
   }
   return view;
 }
@@ -185,10 +188,9 @@ megamla_kv_cache Call::cache(const char* name, const MaybeTensor& pages, int64_t
   return cache;
 }
 
-megamla_exec Call::exec() const {
-  megamla_exec exec = exec_;
-  if (cuda_device_ >= 0) exec.stream = static_cast<CUstream_st*>(TVMFFIEnvGetStream(kDLCUDA, cuda_device_));
-  return exec;
+CUstream_st* Call::stream() const {
+  if (cuda_device_ < 0) return nullptr;
+  return static_cast<CUstream_st*>(TVMFFIEnvGetStream(kDLCUDA, cuda_device_));
 }
 
 void Call::make_workspace(WorkspaceSize size, megamla_limits limits) {
@@ -199,19 +201,26 @@ void Call::make_workspace(WorkspaceSize size, megamla_limits limits) {
   int64_t bytes = 0;
   // Limits that are refused belong to arguments that the op refuses, with a better message.
   if (size(&limits, device, &bytes) != MEGAMLA_OK || bytes == 0) return;
-  if (cuda_device_ >= 0) {
-    if (TVMFFIEnvGetDLPackManagedTensorAllocator() == nullptr) return;  // the op names the bytes that it misses
-    framework_workspace_ = tvm::ffi::Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, {bytes + kWorkspaceAlignment},
-                                                          {kDLUInt, 8, 1}, {kDLCUDA, cuda_device_});
-    const auto address = reinterpret_cast<uintptr_t>((*framework_workspace_).data_ptr());
-    exec_.workspace =
-        reinterpret_cast<void*>((address + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment);
-  } else {
-    const auto rounded = (static_cast<size_t>(bytes) + kWorkspaceAlignment - 1) / kWorkspaceAlignment;
-    own_workspace_.reset(std::aligned_alloc(kWorkspaceAlignment, rounded * kWorkspaceAlignment));
-    exec_.workspace = own_workspace_.get();
-  }
+  exec_.workspace = cuda_device_ >= 0 ? gpu_workspace(bytes) : host_workspace(bytes);
   exec_.workspace_bytes = exec_.workspace != nullptr ? bytes : 0;
+}
+
+void* Call::host_workspace(int64_t bytes) {
+  const auto rounded = (static_cast<size_t>(bytes) + kWorkspaceAlignment - 1) / kWorkspaceAlignment;
+  own_workspace_.reset(std::aligned_alloc(kWorkspaceAlignment, rounded * kWorkspaceAlignment), std::free);
+  return own_workspace_.get();
+}
+
+void* Call::gpu_workspace(int64_t bytes) {
+#if MEGAMLA_HAVE_CUDA
+  own_workspace_ = cuda::stream_workspace(cuda_device_, stream(), bytes);
+  if (own_workspace_ != nullptr) return own_workspace_.get();
+#endif
+  if (TVMFFIEnvGetDLPackManagedTensorAllocator() == nullptr) return nullptr;  // the op names the bytes that it misses
+  framework_workspace_ = tvm::ffi::Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, {bytes + kWorkspaceAlignment},
+                                                        {kDLUInt, 8, 1}, {kDLCUDA, cuda_device_});
+  const auto address = reinterpret_cast<uintptr_t>((*framework_workspace_).data_ptr());
+  return reinterpret_cast<void*>((address + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment);
 }
 
 }  // namespace megamla::python

@@ -15,8 +15,7 @@
 
 namespace megamla::python {
 
-using tvm::ffi::TensorView;
-using MaybeTensor = tvm::ffi::Optional<TensorView>;
+using MaybeTensor = tvm::ffi::Optional<DLTensor*>;
 
 // The dtypes of an argument, in the order of preference for raw bytes.
 using Dtypes = std::initializer_list<megamla_dtype>;
@@ -45,11 +44,12 @@ class Call {
 
   template <typename Params>
   void run(megamla_status (*op)(const Params*, const megamla_exec*), const Params& params) {
-    const megamla_exec exec = this->exec();
-    check(op(&params, &exec));
+    exec_.stream = stream();
+    check(op(&params, &exec_));
   }
-  // The same for an op that has a workspace: if the caller gave none it is made for this call, on a GPU by the
-  // framework's allocator, so that it is free again behind the op's work on the stream, in a graph too.
+  // The same for an op that has a workspace, if the caller gave none: host memory for this call; on a GPU what the
+  // stream keeps (cuda/stream_workspace.hpp), or memory of the framework's allocator, which is free again behind the
+  // op's work on the stream and, where that is captured, stays with the graph.
   using WorkspaceSize = megamla_status (*)(const megamla_limits*, megamla_device, int64_t*);
   template <typename Params>
   void run(megamla_status (*op)(const Params*, const megamla_exec*), const Params& params, WorkspaceSize size,
@@ -59,15 +59,18 @@ class Call {
   }
 
  private:
-  megamla_exec exec() const;
+  // The framework's current one on the first GPU that was seen.
+  CUstream_st* stream() const;
   void make_workspace(WorkspaceSize size, megamla_limits limits);
+  void* host_workspace(int64_t bytes);
+  void* gpu_workspace(int64_t bytes);
   // Memory of a view; the first GPU seen gives the stream.
-  int32_t memory(const char* name, const TensorView& tensor);
+  int32_t memory(const char* name, const DLTensor* tensor);
 
   const char* op_;
   megamla_exec exec_ = MEGAMLA_EXEC_INIT;
   int32_t cuda_device_ = -1;
-  std::unique_ptr<void, decltype(&std::free)> own_workspace_{nullptr, std::free};
+  std::shared_ptr<void> own_workspace_;
   tvm::ffi::Optional<tvm::ffi::Tensor> framework_workspace_;
 };
 

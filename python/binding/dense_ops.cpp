@@ -4,8 +4,8 @@
 namespace megamla::python {
 namespace {
 
-void block_scaled_linear(int64_t input, int64_t weight_kind, int64_t output, bool batch_invariant, TensorView x,
-                         MaybeTensor x_scale, TensorView weight, MaybeTensor weight_scale, TensorView out,
+void block_scaled_linear(int64_t input, int64_t weight_kind, int64_t output, bool batch_invariant, DLTensor* x,
+                         MaybeTensor x_scale, DLTensor* weight, MaybeTensor weight_scale, DLTensor* out,
                          MaybeTensor out_scale, int64_t device, int64_t num_threads, MaybeTensor workspace) {
   Call call("block_scaled_linear", {device, num_threads, workspace});
   megamla_block_scaled_linear_params p;
@@ -32,8 +32,8 @@ void block_scaled_linear(int64_t input, int64_t weight_kind, int64_t output, boo
   call.run(megamla_block_scaled_linear, p, megamla_block_scaled_linear_workspace_size, limits);
 }
 
-void output_cast(int64_t target, TensorView in, TensorView out, TensorView out_scale, int64_t device,
-                 int64_t num_threads, MaybeTensor workspace) {
+void output_cast(int64_t target, DLTensor* in, DLTensor* out, DLTensor* out_scale, int64_t device, int64_t num_threads,
+                 MaybeTensor workspace) {
   Call call("output_cast", {device, num_threads, workspace});
   megamla_output_cast_params p;
   megamla_output_cast_init(&p);
@@ -44,7 +44,7 @@ void output_cast(int64_t target, TensorView in, TensorView out, TensorView out_s
   call.run(megamla_output_cast, p);
 }
 
-void permute_weights(int64_t kind, TensorView in, MaybeTensor in_scale, TensorView out, MaybeTensor out_scale,
+void permute_weights(int64_t kind, DLTensor* in, MaybeTensor in_scale, DLTensor* out, MaybeTensor out_scale,
                      MaybeTensor out_scale_packed, int64_t device, int64_t num_threads, MaybeTensor workspace) {
   Call call("permute_weights", {device, num_threads, workspace});
   megamla_permute_weights_params p;
@@ -61,7 +61,7 @@ void permute_weights(int64_t kind, TensorView in, MaybeTensor in_scale, TensorVi
   call.run(megamla_permute_weights, p);
 }
 
-void rms_norm(TensorView x, TensorView weight, double eps, TensorView out, int64_t device, int64_t num_threads,
+void rms_norm(DLTensor* x, DLTensor* weight, double eps, DLTensor* out, int64_t device, int64_t num_threads,
               MaybeTensor workspace) {
   Call call("rms_norm", {device, num_threads, workspace});
   megamla_rms_norm_params p;
@@ -74,7 +74,7 @@ void rms_norm(TensorView x, TensorView weight, double eps, TensorView out, int64
 }
 
 void rope_table(double theta, double factor, double original_max_position, double beta_fast, double beta_slow,
-                int64_t angles, MaybeTensor positions, TensorView out, MaybeTensor inv_freq, int64_t device,
+                int64_t angles, MaybeTensor positions, DLTensor* out, MaybeTensor inv_freq, int64_t device,
                 int64_t num_threads, MaybeTensor workspace) {
   Call call("rope_table", {device, num_threads, workspace});
   megamla_rope_table_params p;

@@ -4,8 +4,8 @@
 namespace megamla::python {
 namespace {
 
-void topk_to_slots(TensorView topk, TensorView token_to_req, MaybeTensor is_valid_token, TensorView block_table,
-                   int64_t slots_per_page, int64_t num_pages, TensorView slots, TensorView lens, int64_t device,
+void topk_to_slots(DLTensor* topk, DLTensor* token_to_req, MaybeTensor is_valid_token, DLTensor* block_table,
+                   int64_t slots_per_page, int64_t num_pages, DLTensor* slots, DLTensor* lens, int64_t device,
                    int64_t num_threads, MaybeTensor workspace) {
   Call call("topk_to_slots", {device, num_threads, workspace});
   megamla_topk_to_slots_params p;
@@ -21,8 +21,8 @@ void topk_to_slots(TensorView topk, TensorView token_to_req, MaybeTensor is_vali
   call.run(megamla_topk_to_slots, p);
 }
 
-void combine_topk_swa(TensorView topk, TensorView query_start_loc, TensorView seq_lens, TensorView gather_lens,
-                      int64_t window, int64_t compress_ratio, int64_t m, int64_t n, TensorView indices, TensorView lens,
+void combine_topk_swa(DLTensor* topk, DLTensor* query_start_loc, DLTensor* seq_lens, DLTensor* gather_lens,
+                      int64_t window, int64_t compress_ratio, int64_t m, int64_t n, DLTensor* indices, DLTensor* lens,
                       int64_t device, int64_t num_threads, MaybeTensor workspace) {
   Call call("combine_topk_swa", {device, num_threads, workspace});
   megamla_combine_topk_swa_params p;
@@ -40,10 +40,10 @@ void combine_topk_swa(TensorView topk, TensorView query_start_loc, TensorView se
   call.run(megamla_combine_topk_swa, p);
 }
 
-void swa_metadata(TensorView query_start_loc, TensorView seq_lens, TensorView slot_mapping, TensorView block_table,
+void swa_metadata(DLTensor* query_start_loc, DLTensor* seq_lens, DLTensor* slot_mapping, DLTensor* block_table,
                   MaybeTensor replay_start, int64_t page_size, int64_t num_pages, int64_t window, int64_t num_decodes,
-                  bool causal, TensorView is_valid_token, TensorView token_to_req, TensorView decode_swa_indices,
-                  TensorView decode_swa_lens, TensorView prefill_gather_lens, int64_t device, int64_t num_threads,
+                  bool causal, DLTensor* is_valid_token, DLTensor* token_to_req, DLTensor* decode_swa_indices,
+                  DLTensor* decode_swa_lens, DLTensor* prefill_gather_lens, int64_t device, int64_t num_threads,
                   MaybeTensor workspace) {
   Call call("swa_metadata", {device, num_threads, workspace});
   megamla_swa_metadata_params p;
@@ -66,8 +66,8 @@ void swa_metadata(TensorView query_start_loc, TensorView seq_lens, TensorView sl
   call.run(megamla_swa_metadata, p);
 }
 
-void compressed_slot_mapping(TensorView query_start_loc, TensorView seq_lens, TensorView block_table,
-                             int64_t states_per_page, TensorView out) {
+void compressed_slot_mapping(DLTensor* query_start_loc, DLTensor* seq_lens, DLTensor* block_table,
+                             int64_t states_per_page, DLTensor* out) {
   Call call("compressed_slot_mapping", {MEGAMLA_DEVICE_CPU, 0, {}});
   const megamla_tensor starts = call.tensor("query_start_loc", query_start_loc, {MEGAMLA_I32});
   const megamla_tensor lens = call.tensor("seq_lens", seq_lens, {MEGAMLA_I32});

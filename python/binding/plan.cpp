@@ -11,7 +11,7 @@ namespace {
 
 using Integers = tvm::ffi::Array<int64_t>;
 
-const int32_t* lengths(Call& call, const char* op, const char* name, const TensorView& tensor, int64_t& count) {
+const int32_t* lengths(Call& call, const char* op, const char* name, DLTensor* tensor, int64_t& count) {
   const megamla_tensor list = call.tensor(name, tensor, {MEGAMLA_I32});
   if (list.ndim != 1 || list.cuda_device >= 0 || (list.shape[0] > 1 && list.stride[0] != 1)) {
     TVM_FFI_THROW(ValueError) << op << ": " << name << ": expected contiguous I32 [requests] in host memory, got other";
@@ -21,7 +21,7 @@ const int32_t* lengths(Call& call, const char* op, const char* name, const Tenso
 }
 
 // [decodes, prefills, decode tokens, prefill tokens]
-Integers split_batch(TensorView query_lens, int64_t threshold) {
+Integers split_batch(DLTensor* query_lens, int64_t threshold) {
   Call call("split_batch", {MEGAMLA_DEVICE_CPU, 0, {}});
   int64_t requests = 0;
   const int32_t* lens = lengths(call, "split_batch", "query_lens", query_lens, requests);
@@ -31,7 +31,7 @@ Integers split_batch(TensorView query_lens, int64_t threshold) {
 }
 
 // [start, end, n, m] per chunk
-tvm::ffi::Array<Integers> prefill_chunk_plan(TensorView seq_lens, TensorView query_lens, int64_t compress_ratio,
+tvm::ffi::Array<Integers> prefill_chunk_plan(DLTensor* seq_lens, DLTensor* query_lens, int64_t compress_ratio,
                                              bool has_compressed, int64_t chunk_size, int64_t window,
                                              int64_t max_model_len, int64_t max_num_batched_tokens) {
   const char* op = "prefill_chunk_plan";

@@ -74,6 +74,10 @@ def write_optional(op: str, name: str, value: Optional[Output]) -> Any:
     return value if value is None or type(value) in _plain_types else write(op, name, value)
 
 
+#: Raised for arguments that are not what a function of the library takes, before anything is written.
+NOT_TAKEN = (TypeError, BufferError)
+
+
 def taking(op: str, tensors: str) -> Callable[..., None]:
     """The library's function of an op of many arguments. ``tensors``: each argument's name, then ! if it is written,
     then ? if it may be None; a - for what is no tensor.
@@ -89,7 +93,7 @@ def taking(op: str, tensors: str) -> Callable[..., None]:
             try:
                 function(*arguments)
                 return
-            except (TypeError, BufferError):  # before anything is written
+            except NOT_TAKEN:
                 pass
         function(*map(_looked_at, repeat(op), specs, arguments))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 Row = Dict[str, Any]
 # In a label in this order; what is not here comes after.
@@ -59,7 +59,7 @@ def series_of(rows: Sequence[Row]) -> List[Tuple[str, List[Row]]]:
         case["by"] = str(row["implementation"])[len("peer.") :] if is_peer(row) else ""
         order = sorted(case, key=lambda name: (_FIELDS.index(name) if name in _FIELDS else len(_FIELDS), name))
         cases.setdefault(tuple((name, case[name]) for name in order), []).append(row)
-    fields: Dict[str, set] = {}
+    fields: Dict[str, Set[str]] = {}
     for case_fields in cases:
         for name, value in case_fields:
             fields.setdefault(name, set()).add(value)

@@ -9,7 +9,7 @@ What holds for all of them:
   ``num_threads``: CPU threads, 0 = all cores; results do not depend on it. On a GPU the work goes on the stream that
   the tensors' framework has set.
 * ``workspace``: uint8 [bytes] in memory of the device, 256-byte aligned, at least ``workspace_size``. None: made for
-  the call in host memory; on a GPU it is the caller's to give.
+  the call in host memory; on a GPU what the stream keeps from call to call, or the framework's (docs/python.md).
 * Errors, all but the last before anything is written: TypeError (no tensor, or of another dtype), ValueError (any other
   argument that breaks the op's contract), NotImplementedError (valid, but no implementation on the device covers it),
   RuntimeError (the device or a dependency failed). The message names op, argument, what was expected and what came.

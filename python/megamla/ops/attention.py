@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Optional
 
-from .._binding import DEVICES, PAGE_LAYOUTS, Output, Tensor, choice, taking
+from .._binding import DEVICES, PAGE_LAYOUTS, Output, Tensor, choice, library, taking
 
 Q_LAYOUTS = {"standard": 0, "chunked": 1}
 OUTPUTS = {"fp8_pair": 0, "bf16": 1, "f32": 2}
 _SCALE = 512**-0.5
 
 # The library's functions; python/binding/attention.cpp has their arguments.
+library_decode = library().decode_attention
 run_decode = taking(
     "decode_attention",
     "q - - - - positions? cos_sin? window - window_slots window_lens? compressed? - compressed_slots? "

@@ -30,7 +30,8 @@ def workspace_size(
     """
     number = choice("workspace_size", "device", device, DEVICES)
     sizes = (tokens, heads, window_width, compressed_width, groups, in_features, out_features, num_threads)
-    return library().workspace_size(op, number, *sizes)
+    size: int = library().workspace_size(op, number, *sizes)
+    return size
 
 
 def alloc_workspace(size: int) -> np.ndarray:

@@ -59,25 +59,14 @@ def direct(first: Any) -> bool:
     return not (first.is_meta or _modes() or _function_modes() or _transforms() or _profiler())
 
 
-class _Operator(torch._ops.OpOverloadPacket):
-    """An operator that calls its function where it may. Its overload ``.default`` always goes through the dispatcher."""
-
-    def __call__(self, /, *args: Any, **kwargs: Any) -> None:
-        if not args or not direct(args[0]):
-            return super().__call__(*args, **kwargs)
-        self.function(*args, **kwargs)
+_Packet = torch._ops.OpOverloadPacket
 
 
-class _Composite(torch._ops.OpOverloadPacket):
-    """The same for one that calls operators: what looks on sees those, as it would through the dispatcher."""
-
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        return self.function(*args, **kwargs)
-
-
-def _make_direct(function: Callable[..., Any], kind: type) -> None:
-    operator = getattr(torch.ops.megamla, function.__name__)
-    operator.__class__, operator.function = kind, function
+def _make_direct(name: str, call: Callable[..., Any]) -> None:
+    """Calls of ``torch.ops.megamla.<name>`` become calls of ``call``. The operator's overload ``.default`` goes through
+    the dispatcher as ever."""
+    kind = type(name, (_Packet,), {"__call__": staticmethod(call)})
+    getattr(torch.ops.megamla, name).__class__ = kind
 
 
 def register_op(function: Callable[..., Any]) -> None:
@@ -93,7 +82,15 @@ def register_op(function: Callable[..., Any]) -> None:
     library.define(name, schema_of(function), tags=_TAGS)
     library.impl(name, "CompositeExplicitAutograd", run)
     library.register_fake(name, run_without_memory)
-    _make_direct(function, _Operator)
+    packet = getattr(torch.ops.megamla, function.__name__)
+
+    def call(*args: Any, **kwargs: Any) -> None:
+        if args and direct(args[0]):
+            function(*args, **kwargs)
+        else:
+            _Packet.__call__(packet, *args, **kwargs)
+
+    _make_direct(function.__name__, call)
 
 
 def composite(*written: str, schema: str = "") -> Callable[[_Function], _Function]:
@@ -105,7 +102,8 @@ def composite(*written: str, schema: str = "") -> Callable[[_Function], _Functio
         name = f"megamla::{function.__name__}"
         library.define(name, text)
         library.impl(name, "CompositeImplicitAutograd", function)
-        _make_direct(function, _Composite)
+        # What looks on sees the operators that the function calls, as it would through the dispatcher.
+        _make_direct(function.__name__, function)
         return function
 
     return register

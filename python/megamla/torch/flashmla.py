@@ -11,8 +11,8 @@ from typing import Any, Optional
 import torch
 
 from .. import ops
-from .._binding import DEVICES, PAGE_LAYOUTS
-from ..ops.attention import OUTPUTS, Q_LAYOUTS, run_decode
+from .._binding import DEVICES, NOT_TAKEN, PAGE_LAYOUTS
+from ..ops.attention import OUTPUTS, Q_LAYOUTS, library_decode, run_decode
 from ._checks import expect
 from ._registry import direct
 
@@ -71,26 +71,28 @@ def flash_mla_with_kvcache(
     name = "flash_mla_with_kvcache"
     if indices is None:
         raise NotImplementedError(f"{name}: indices: expected int32 [b, s_q, topk] (no dense form is here), got None")
-    if head_dim_v != 512 or causal or not is_fp8_kvcache or q.dim() != 4:
+    shape = q.shape
+    if head_dim_v != 512 or causal or not is_fp8_kvcache or len(shape) != 4:
         expect(head_dim_v == 512, name, "head_dim_v", "512", head_dim_v)
         expect(not causal, name, "causal", "False (indices say which keys count)", causal)
         expect(is_fp8_kvcache, name, "is_fp8_kvcache", "True (a cache of bytes)", is_fp8_kvcache)
-        expect(q.dim() == 4, name, "q", "dimensions [b, s_q, H, 512]", q.dim())
-    batch, s_q, heads, _ = q.shape
+        expect(len(shape) == 4, name, "q", "dimensions [b, s_q, H, 512]", len(shape))
+    batch, s_q, heads, _ = shape
     if s_q > 1:  # a length per request, for each of its tokens
         q, indices = _mergeable(q), _mergeable(indices)
         extra_indices_in_kvcache = None if extra_indices_in_kvcache is None else _mergeable(extra_indices_in_kvcache)
         topk_length = None if topk_length is None else topk_length.repeat_interleave(s_q)
         extra_topk_length = None if extra_topk_length is None else extra_topk_length.repeat_interleave(s_q)
     if out is None:
-        out = q.new_empty(batch, s_q, heads, 512)
-    # One token per request: the result's shape needs no transposing.
-    shape = (batch, heads, 1) if s_q == 1 else (batch, s_q, heads)
-    lse = q.new_empty(*shape, dtype=torch.float32)
+        out = torch.empty_like(q) if q.is_contiguous() else q.new_empty(batch, s_q, heads, 512)
+    if s_q == 1:  # the result's shape needs no transposing
+        lse = q.new_empty(batch, heads, 1, dtype=torch.float32)
+    else:
+        lse = q.new_empty(batch, s_q, heads, dtype=torch.float32)
     scale = 512**-0.5 if softmax_scale is None else softmax_scale
     if direct(q):  # the call below in the library's terms
         # fmt: off
-        run_decode(
+        arguments = (
             q, _STANDARD, False, 0.0, scale, None, None,
             k_cache, _PLANAR, indices, topk_length,
             extra_k_cache, _PLANAR, extra_indices_in_kvcache, extra_topk_length,
@@ -98,6 +100,10 @@ def flash_mla_with_kvcache(
             _AUTO, 0, None,
         )
         # fmt: on
+        try:
+            library_decode(*arguments)
+        except NOT_TAKEN:
+            run_decode(*arguments)  # says which
     else:
         _decode(
             q,

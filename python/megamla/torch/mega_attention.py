@@ -12,14 +12,15 @@ from typing import List, NamedTuple, Optional, Union
 import torch
 
 from .. import ops
-from .._binding import DEVICES, PAGE_LAYOUTS, choice
-from ..ops.attention import OUTPUTS, Q_LAYOUTS, run_decode
+from .._binding import DEVICES, NOT_TAKEN, PAGE_LAYOUTS, choice
+from ..ops.attention import OUTPUTS, Q_LAYOUTS, library_decode, run_decode
 from ._checks import expect
 from ._registry import composite, direct
 
 _decode = torch.ops.megamla.decode_attention
 _prefill = torch.ops.megamla.prefill_attention
 _FP8_PAIR, _AUTO = OUTPUTS["fp8_pair"], DEVICES["auto"]
+_PLANAR, _CHUNKED = PAGE_LAYOUTS["planar"], Q_LAYOUTS["chunked"]
 
 _GROUP_HEADS = 8
 _GROUP_WIDTH = _GROUP_HEADS * 512
@@ -142,11 +143,13 @@ def fused_norm_rope_attn_rope_cast_decode(
     lse = q.new_empty(shape[0], shape[1], dtype=torch.float32)
     if direct(q):  # the call below in the library's terms
         op = "decode_attention"
-        order = choice(op, "q_layout", q_layout, Q_LAYOUTS)
-        layout = choice(op, "window_layout", page_layout, PAGE_LAYOUTS)
-        extra_layout = choice(op, "compressed_layout", extra_page_layout, PAGE_LAYOUTS)
+        order = _CHUNKED if q_layout == "chunked" else choice(op, "q_layout", q_layout, Q_LAYOUTS)
+        layout = extra_layout = _PLANAR
+        if page_layout != "planar" or extra_page_layout != "planar":
+            layout = choice(op, "window_layout", page_layout, PAGE_LAYOUTS)
+            extra_layout = choice(op, "compressed_layout", extra_page_layout, PAGE_LAYOUTS)
         # fmt: off
-        run_decode(
+        arguments = (
             q, order, enable_q_norm, rms_norm_eps if enable_q_norm else 0.0, sm_scale, token_positions, cos_sin_cache,
             kv, layout, indices, topk_length,
             extra_kv, extra_layout, extra_indices, extra_topk_length,
@@ -154,6 +157,10 @@ def fused_norm_rope_attn_rope_cast_decode(
             _AUTO, 0, None,
         )
         # fmt: on
+        try:
+            library_decode(*arguments)
+        except NOT_TAKEN:
+            run_decode(*arguments)  # says which
     else:
         _decode(
             q,

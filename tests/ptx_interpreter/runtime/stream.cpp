@@ -1,6 +1,8 @@
 // Streams run their work at once; a captured stream keeps it for a graph. Events are times.
+#include <atomic>
 #include <chrono>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "runtime.hpp"
@@ -20,7 +22,12 @@ struct Capture {
   std::vector<Work> work;
   bool open = true;
 };
+unsigned long long next_id() {
+  static std::atomic<unsigned long long> last{1};  // the default stream's
+  return ++last;
+}
 struct CUstream_st {
+  const unsigned long long id = next_id();
   std::shared_ptr<Capture> capture;
   int64_t submitted = 0;   // pieces of work in this capture
   int64_t waited_for = 0;  // of these, that its origin is sure to run after
@@ -96,6 +103,19 @@ cudaError_t CUDARTAPI cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* gra
 cudaError_t CUDARTAPI cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
   const bool capturing = stream != nullptr && stream->captured();
   *status = capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+cudaError_t CUDARTAPI cudaStreamGetId(cudaStream_t stream, unsigned long long* id) {
+  if (stream != nullptr && stream->captured()) {
+    stream->capture->open = false;
+    return report(cudaErrorStreamCaptureUnsupported);
+  }
+  *id = stream == nullptr ? 1 : stream->id;
+  return cudaSuccess;
+}
+cudaError_t CUDARTAPI cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  static thread_local cudaStreamCaptureMode current = cudaStreamCaptureModeGlobal;
+  std::swap(current, *mode);
   return cudaSuccess;
 }
 
