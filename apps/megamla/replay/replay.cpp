@@ -148,6 +148,7 @@ void replay_all_alone(Model& model, const ModelOptions& options, const std::vect
   }
   std::exception_ptr failure;
   std::vector<std::thread> pool;
+  pool.reserve(models.size());
   for (const std::unique_ptr<Model>& own : models) {
     pool.emplace_back([&, worker = own.get()] {
       try {
